@@ -1,0 +1,238 @@
+"""
+Where an op comes from: stamped while parsing, found again when something is wrong with it.
+
+xDSL's parser leaves ops without a location, and its verifier prints the whole module. Here every parsed op has its
+file:line:column, and both kinds of error are one line: `step.mlir:3:5: error: 'tg.matmul' op …`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FileLineColLoc,
+    FusedLoc,
+    IntAttr,
+    ModuleOp,
+    NameLoc,
+    StringAttr,
+    UnknownLoc,
+)
+from xdsl.ir import Attribute, Operation
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError, PassFailedException, VerifyException
+from xdsl.utils.lexer import Span
+
+from lane_mlir.diagnostics import LaneError, SourceError, one_line, reason
+
+EXCERPT_WIDTH = 120
+"""Characters of a source line shown under an error at most."""
+
+
+class OpFailedException(PassFailedException):
+    """A pass failed because of one op. The tool prints where the op comes from."""
+
+    def __init__(self, op: Operation, cause: str) -> None:
+        super().__init__(cause)
+        self.op = op
+
+
+class LocatedParser(Parser):
+    """
+    A parser that gives every op without a `loc(…)` the place where it starts in the text.
+
+    `positions` has the place of every op, also of those that carry a name as their location. Whatever goes wrong is a
+    `ParseError` at a place, errors in building an attribute or an op included. `line_offset` is the number of lines
+    before the text in its file.
+    """
+
+    def __init__(self, ctx: Context, text: str, name: str = "<stdin>", line_offset: int = 0) -> None:
+        self.positions: dict[Operation, FileLineColLoc] = {}
+        self._file = StringAttr(name)
+        self._line_offset = line_offset
+        self._line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        super().__init__(ctx, text, name)
+
+    def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
+        start = self.pos
+        try:
+            return super().parse_module(allow_implicit_module)
+        except ParseError as error:
+            raise self._explained(error) from error
+        except Exception as error:
+            self._raise_cause(error, start)
+
+    def parse_operation(self) -> Operation:
+        start = self.pos
+        try:
+            op = super().parse_operation()
+        except ParseError:
+            raise
+        except Exception as error:
+            self._raise_cause(error, start)
+        position = self._position(start)
+        self.positions[op] = position
+        if isinstance(op.location, UnknownLoc):
+            op.location = position
+        return op
+
+    def _position(self, start: int) -> FileLineColLoc:
+        line = bisect_right(self._line_starts, start)
+        column = start - self._line_starts[line - 1] + 1
+        return FileLineColLoc(self._file, IntAttr(line + self._line_offset), IntAttr(column))
+
+    def _raise_cause(self, error: Exception, start: int) -> NoReturn:
+        """Attributes and ops refuse their own construction by other exceptions than the parser's: give them a place."""
+        span = Span(start, start + 1, self.lexer.input, self._line_offset)
+        if isinstance(error, VerifyException):
+            raise ParseError(span, str(error)) from error
+        if isinstance(error, RecursionError):
+            raise ParseError(span, "nested too deeply") from error
+        raise ParseError(span, f"cannot be read ({type(error).__name__}: {error})") from error
+
+    def _explained(self, error: ParseError) -> ParseError:
+        """The error with a message that names what was found, and the place of a use without a definition."""
+        span, text = error.span, self.lexer.input.content
+        message = error.msg
+        if message == "Could not parse entire input!":
+            found = "the end of the file" if span.start >= len(text) else repr(text[span.start : span.end])
+            message = f"expected an operation, found {found}"
+        elif undefined := re.match(r"values used but not defined: \[(%[^,\]]+)", message):
+            # The only mentions of an undefined name are its uses.
+            use = re.search(rf"{re.escape(undefined[1])}(?![\w$.-])", text)
+            start = use.start() if use else span.start
+            span = Span(start, start + len(undefined[1]), self.lexer.input)
+        return ParseError(Span(span.start, span.end, span.input, self._line_offset), message)  # pyright: ignore[reportArgumentType]
+
+
+def source_error(error: ParseError) -> SourceError:
+    """The parse error as file:line:column, its cause, and the line with a mark under the place."""
+    span = error.span
+    content = span.input.content
+    text = content if isinstance(content, str) else content.decode("utf-8", "replace")
+    begin = text.rfind("\n", 0, span.start) + 1
+    end = text.find("\n", begin)
+    line = text[begin : end if end >= 0 else len(text)].rstrip("\r").replace("\t", " ")
+    return SourceError(
+        str(span.get_location()),
+        error.msg,
+        _excerpt(line, span.start - begin, span.end - begin),
+    )
+
+
+def _excerpt(line: str, start: int, end: int) -> str:
+    """The source line, cut to a window around columns start to end, with carets under them."""
+    first = max(0, start - EXCERPT_WIDTH // 2) if len(line) > EXCERPT_WIDTH else 0
+    shown = "".join(c if c.isprintable() else "?" for c in line[first : first + EXCERPT_WIDTH])
+    if not shown.strip():
+        return ""
+    carets = max(1, min(end, len(line), first + EXCERPT_WIDTH) - start)
+    return f"{shown}\n{' ' * (start - first)}{'^' * carets}"
+
+
+def place_of(op: Operation, positions: Mapping[Operation, FileLineColLoc] | None = None) -> str | None:
+    """
+    Where the op, or the nearest op around it, comes from: `step.mlir:3:5`, or the names that its location gives, such
+    as `blk.3.ffn_up.weight`. None if nothing is known. `positions` (of a `LocatedParser`) goes before the location.
+    """
+    at: Operation | None = op
+    while at is not None:
+        place = (positions or {}).get(at, at.location)
+        if words := ", ".join(dict.fromkeys(_places(place))):
+            return words
+        at = at.parent_op()
+    return None
+
+
+def _places(location: Attribute) -> Iterable[str]:
+    match location:
+        case FileLineColLoc():
+            yield f"{location.filename.data}:{location.line.data}:{location.column.data}"
+        case NameLoc():
+            yield location.desc.data
+        case FusedLoc(locations=ArrayAttr(data=parts)):
+            for part in parts:
+                yield from _places(part)
+        case _:
+            return
+
+
+def innermost_invalid(root: Operation) -> Operation:
+    """The op under `root` (itself included) that does not verify while everything inside it does."""
+    for region in root.regions:
+        for block in region.blocks:
+            for op in block.ops:
+                try:
+                    op.verify()
+                except VerifyException:
+                    return innermost_invalid(op)
+    return root
+
+
+def verify(
+    module: ModuleOp,
+    positions: Mapping[Operation, FileLineColLoc] | None = None,
+    name: str = "<module>",
+    when: str = "",
+) -> None:
+    """
+    Verify the module; `name` stands for its place if no op knows better, `when` is said after the cause.
+
+    Raises: SourceError at the op that does not verify.
+    """
+    try:
+        module.verify()
+    except VerifyException as error:
+        op = innermost_invalid(module)
+        raise SourceError(place_of(op, positions) or name, f"{op_cause(op, str(error))}{when}") from error
+
+
+def op_cause(op: Operation, cause: str) -> str:
+    """The cause, with the name of the op before it if it is not in it."""
+    cause = one_line(cause).removeprefix("Operation does not verify: ")
+    return cause if op.name in cause else f"'{op.name}' op {cause}"
+
+
+def decode(data: bytes, name: str) -> str:
+    """
+    The bytes of a text file as text.
+
+    Raises: SourceError at the first byte that is not UTF-8.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        byte = data[error.start]
+        raise SourceError(
+            f"{name}:{line}:{column}",
+            f"not a text file: byte 0x{byte:02x} is not UTF-8",
+        ) from error
+
+
+def read_module(ctx: Context, path: str | os.PathLike[str]) -> ModuleOp:
+    """
+    Parse and verify a file of IR.
+
+    Raises: LaneError if the file cannot be read; SourceError at the place where it does not parse or verify.
+    """
+    name = os.fspath(path)
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise LaneError(f"cannot read {name}: {reason(error)}") from error
+    parser = LocatedParser(ctx, decode(data, name), name)
+    try:
+        module = parser.parse_module()
+    except ParseError as error:
+        raise source_error(error) from error
+    verify(module, parser.positions, name)
+    return module
