@@ -1,0 +1,69 @@
+"""What closes a decode step: the choice of the next token, and the advance to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import IntegerType, TensorType, i32
+from xdsl.ir import SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, result_def, traits_def
+from xdsl.traits import Pure
+
+from lane_mlir.dialects.tg.operation import NUMBER, Integers, LiftedOperation, OperandEffects, Values, shape_of
+
+
+@irdl_op_definition
+class ArgmaxOp(LiftedOperation):
+    """
+    The column of each row's largest value, the first of equal ones: y[r] = argmax over i of x[r, i].
+
+    x [rows, columns], y [rows] of i32.
+    """
+
+    name = "tg.argmax"
+
+    x = operand_def(Values)
+    result = result_def(TensorType[IntegerType])
+
+    assembly_format = NUMBER + " $x attr-dict `:` functional-type(operands, results)"
+    traits = traits_def(Pure())
+
+    def __init__(self, x: SSAValue):
+        super().__init__(operands=[x], result_types=[TensorType(i32, shape_of(x)[:1])])
+
+    def verify_(self) -> None:
+        self.expect_rank(2, x=self.x)
+        self.expect_plain(x=self.x)
+        self.expect_shape("result", self.result, shape_of(self.x)[:1], "one a row of x")
+
+
+@irdl_op_definition
+class AdvanceOp(LiftedOperation):
+    """
+    Moves the step on: token[0] = id[0], pos[0] = pos[0] + 1.
+
+    id [1], token [1], pos [1].
+    """
+
+    name = "tg.advance"
+
+    id = operand_def(TensorType[IntegerType])
+    token = operand_def(Integers)
+    pos = operand_def(Integers)
+
+    assembly_format = NUMBER + " $id `to` $token `,` $pos attr-dict `:` type($id) `,` type($token) `,` type($pos)"
+    traits = traits_def(OperandEffects())
+
+    def __init__(self, id: SSAValue, token: SSAValue, pos: SSAValue):
+        super().__init__(operands=[id, token, pos])
+
+    def memory_writes(self) -> Sequence[SSAValue]:
+        return (self.token, self.pos)
+
+    def memory_reads(self) -> Sequence[SSAValue]:
+        return (self.pos,)
+
+    def verify_(self) -> None:
+        self.expect_shape("id", self.id, (1,))
+        self.expect_shape("token", self.token, (1,))
+        self.expect_position(self.pos)
