@@ -74,7 +74,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     meant = f"did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
     if len(names) <= 30:
         return f"{meant} valid: {', '.join(names)}".strip() if names else "there are none"
-    return meant or f"valid names begin with {', '.join(names[:8])}, …"
+    return meant or f"none of the {len(names)} valid names is like it"
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> str:

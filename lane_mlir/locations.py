@@ -7,6 +7,7 @@ file:line:column, and both kinds of error are one line: `step.mlir:3:5: error: '
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from bisect import bisect_right
@@ -105,10 +106,18 @@ class LocatedParser(Parser):
             found = "the end of the file" if span.start >= len(text) else repr(text[span.start : span.end])
             message = f"expected an operation, found {found}"
         elif undefined := re.match(r"values used but not defined: \[(%[^,\]]+)", message):
-            # The only mentions of an undefined name are its uses.
-            use = re.search(rf"{re.escape(undefined[1])}(?![\w$.-])", text)
-            start = use.start() if use else span.start
+            # The only mentions of an undefined name outside comments are its uses.
+            mention = re.compile(rf"//[^\n]*|({re.escape(undefined[1])})(?![\w$.-])")
+            start = next((m.start() for m in mention.finditer(text) if m[1]), span.start)
             span = Span(start, start + len(undefined[1]), self.lexer.input)
+        elif unregistered := re.fullmatch(r"Operation (\S+) is not registered", message):
+            # The parser has gone past the name when it looks it up.
+            name = unregistered[1]
+            start = text.rfind(name, 0, span.start)
+            span = Span(start, start + len(name), self.lexer.input) if start >= 0 else span
+            known = [op.name for op in self.ctx.loaded_ops]
+            if close := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
+                message = f"{message}; did you mean '{close[0]}'?"
         return ParseError(Span(span.start, span.end, span.input, self._line_offset), message)  # pyright: ignore[reportArgumentType]
 
 

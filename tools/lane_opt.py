@@ -68,6 +68,7 @@ class LaneOptMain(xDSLOptMain):
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
         arg_parser.prog = "lane-opt"
+        arg_parser.usage = "%(prog)s [options] [input_file]"
         super().register_all_arguments(arg_parser)
         arg_parser.add_argument(
             "--pass-pipeline",

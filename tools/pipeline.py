@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ArgSpec, ArgSpecConvertible, parse_pipeline
@@ -94,6 +95,8 @@ def _refusal(part: type[ArgSpecConvertible], spec: ArgSpec, what: str, cause: st
 
 def _kind(hint: object) -> str:
     """A type of option in words."""
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(_kind(part) for part in get_args(hint) if part is not NoneType)
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
     names = {

@@ -1,0 +1,50 @@
+# Two commands: `make run` and `make test`. Each does all set-up on a fresh Debian or Ubuntu machine with Python 3.11
+# or newer; what is set up once (.venv, the model) is kept.
+
+VENV := .venv
+BIN := $(VENV)/bin
+MODELS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lane-mlir/models
+MODEL ?= $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
+PROMPT ?= What is a compiler? Answer in two sentences.
+# The first Python that is new enough; `make PYTHON=…` chooses another.
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11, \
+	$(if $(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print(1)' 2>/dev/null),$(p))))
+# With an NVIDIA card, what drives it as well.
+EXTRAS := dev$(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),$(comma)cuda)
+comma := ,
+
+.PHONY: run test models clean
+
+run: $(BIN)/.installed models
+	@mkdir -p build
+	$(BIN)/lane-import $(MODEL) --rows 1 --context 2048 -o build/step.mlir
+	$(BIN)/lane-opt --pass-pipeline=fuse,link,plan build/step.mlir -o build/planned.mlir
+	$(BIN)/lane-report build/step.mlir
+	$(BIN)/lane-run $(MODEL) --prompt "$(PROMPT)" -n 64
+
+# Every kind of test runs even if one before it failed; the tests of the style (basedpyright, ruff) are in pytest.
+test: $(BIN)/.installed
+	@$(BIN)/python -m lane_mlir.tools.get_models >/dev/null || echo "without the model: its tests are skipped" >&2
+	@failed=; \
+	$(BIN)/lit -v test/lit || failed="$$failed lit"; \
+	$(BIN)/python -m pytest -q test || failed="$$failed pytest"; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
+
+models: $(BIN)/.installed
+	@test -f "$(MODEL)" || $(BIN)/python -m lane_mlir.tools.get_models
+
+# The environment is made once, and brought up to date when pyproject.toml changes.
+$(BIN)/.installed: pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "lane-mlir needs Python 3.11 or newer (python3 is $$(python3 -V 2>&1 | cut -d' ' -f2)):" \
+			"sudo apt install python3.11 python3.11-venv" >&2; exit 1; fi
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "lane-mlir needs the venv module of $(PYTHON): sudo apt install" \
+			"$$($(PYTHON) -c 'import sys; print("python3.%d-venv" % sys.version_info[1])')" >&2; exit 1; }
+	@echo "setting up $(VENV) with $$($(PYTHON) -V)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
