@@ -50,6 +50,16 @@ from lane_mlir.dialects.tg.operation import (
 from lane_mlir.dialects.tg.products import QUANTIZED_BLOCK, HeadMatmulOp, MatmulOp, MoeOp, QuantizeOp
 from lane_mlir.dialects.tg.recurrent import ConvOp, DecayOp, DeltaOp
 from lane_mlir.dialects.tg.sampling import AdvanceOp, ArgmaxOp
+from lane_mlir.dialects.tg.step import (
+    ARGUMENT,
+    TARGET,
+    StepArgument,
+    argument_attributes,
+    arguments,
+    set_target,
+    target_of,
+    verify_step,
+)
 from lane_mlir.dialects.tg.storage import (
     ConstantOp,
     EmptyOp,
@@ -110,7 +120,9 @@ TG = Dialect(
 )
 
 __all__ = [
+    "ARGUMENT",
     "QUANTIZED_BLOCK",
+    "TARGET",
     "TG",
     "Activation",
     "ActivationAttr",
@@ -159,14 +171,20 @@ __all__ = [
     "SetRowOp",
     "SliceOp",
     "State",
+    "StepArgument",
     "TargetAttr",
     "TensorGraphOperation",
     "UnaryOp",
     "Values",
     "ViewOp",
     "YieldOp",
+    "argument_attributes",
+    "arguments",
     "encoding_of",
     "format_of_weight",
+    "set_target",
     "shape_of",
     "size_of",
+    "target_of",
+    "verify_step",
 ]

@@ -154,7 +154,7 @@ class AttentionOp(LiftedOperation):
     ):
         value_width = shape_of(v)[1] // kv_heads
         super().__init__(
-            operands=[q, k, v, pos, [sinks], *([tail] for tail in tails or (None, None))],
+            operands=[q, k, v, pos, sinks, *(tails or (None, None))],
             properties={
                 "heads": integer(heads),
                 "kv_heads": integer(kv_heads),

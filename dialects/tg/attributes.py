@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import IntAttr
+from xdsl.dialects.builtin import IntAttr, StringAttr
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Data, ParametrizedAttribute, SpacedOpaqueSyntaxAttribute
 from xdsl.irdl import irdl_attr_definition, param_def
@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from lane_mlir.chips import CHIPS
-from lane_mlir.diagnostics import nearest
+from lane_mlir.diagnostics import unknown
 from lane_mlir.formats import Format
 
 
@@ -228,28 +228,38 @@ class QuantizedAttr(Data[Numerics]):
 @irdl_attr_definition
 class ArgAttr(ParametrizedAttribute):
     """
-    What an argument of a step is, and of which sequence: `#tg.arg<kv_cache, 0>`.
+    What an argument of a step is, of which sequence, and its name: `#tg.arg<kv_cache, 0, "blk.0.k">`, or without one
+    `#tg.arg<token, 0>`.
 
-    Stands in the argument attribute `tg.arg` of the step's function.
+    Stands in the argument attribute `tg.arg` of the step's function. The name is unique in its step; by it, steps
+    compiled for different numbers of rows share their state.
     """
 
     name = "tg.arg"
 
     kind: _ArgumentKindAttr = param_def()
     sequence: IntAttr = param_def()
+    label: StringAttr = param_def()
+    """The argument's name; empty if it has none."""
 
-    def __init__(self, kind: ArgumentKind, sequence: int = 0):
-        super().__init__(_ArgumentKindAttr(kind), IntAttr(sequence))
+    def __init__(self, kind: ArgumentKind, sequence: int = 0, name: str = ""):
+        super().__init__(_ArgumentKindAttr(kind), IntAttr(sequence), StringAttr(name))
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
         with parser.in_angle_brackets():
             kind = parser.parse_str_enum(ArgumentKind)
             parser.parse_punctuation(",")
-            return (_ArgumentKindAttr(kind), IntAttr(parser.parse_integer(allow_boolean=False)))
+            sequence = parser.parse_integer(allow_boolean=False)
+            name = parser.parse_str_literal() if parser.parse_optional_punctuation(",") else ""
+        return (_ArgumentKindAttr(kind), IntAttr(sequence), StringAttr(name))
 
     def print_parameters(self, printer: Printer) -> None:
-        printer.print_string(f"<{self.kind.data}, {self.sequence.data}>")
+        with printer.in_angle_brackets():
+            printer.print_string(f"{self.kind.data}, {self.sequence.data}")
+            if self.label.data:
+                printer.print_string(", ")
+                printer.print_string_literal(self.label.data)
 
     def verify(self) -> None:
         if self.sequence.data < 0:
@@ -302,7 +312,7 @@ class TargetAttr(ParametrizedAttribute):
 
     def verify(self) -> None:
         if self.chip.data not in CHIPS:
-            raise VerifyException(nearest("chip", self.chip.data, CHIPS))
+            raise VerifyException(unknown("chip", self.chip.data, CHIPS))
         if self.cache.data is Precision.BF16:
             raise VerifyException("cache is bf16, expected f32 or f16")
         if self.state.data is Precision.F16:

@@ -30,7 +30,7 @@ class RmsNormOp(LiftedOperation):
     traits = traits_def(Pure())
 
     def __init__(self, x: SSAValue, w: SSAValue | None, eps: float | F64):
-        super().__init__(operands=[x, [w]], properties={"eps": real(eps)}, result_types=[x.type])
+        super().__init__(operands=[x, w], properties={"eps": real(eps)}, result_types=[x.type])
 
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x)
@@ -66,7 +66,7 @@ class LayerNormOp(LiftedOperation):
     traits = traits_def(Pure())
 
     def __init__(self, x: SSAValue, w: SSAValue, b: SSAValue | None, eps: float | F64):
-        super().__init__(operands=[x, w, [b]], properties={"eps": real(eps)}, result_types=[x.type])
+        super().__init__(operands=[x, w, b], properties={"eps": real(eps)}, result_types=[x.type])
 
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
+from xdsl.dialects.builtin import I32 as IntegerType32
 from xdsl.dialects.builtin import I64 as IntegerType64
 from xdsl.dialects.builtin import (
     Float32Type,
     Float64Type,
     FloatAttr,
     IntegerAttr,
-    IntegerType,
     MemRefType,
     TensorType,
     f64,
@@ -34,7 +34,7 @@ Values: TypeAlias = TensorType[Float32Type]
 State: TypeAlias = MemRefType[Float32Type]
 """An array of the step's state."""
 
-Integers: TypeAlias = MemRefType[IntegerType]
+Integers: TypeAlias = MemRefType[IntegerType32]
 """A token or a position."""
 
 F64: TypeAlias = FloatAttr[Float64Type]

@@ -233,10 +233,7 @@ class MoeOp(LiftedOperation):
         down_bias: SSAValue | None = None,
     ):
         super().__init__(
-            operands=[
-                *(x, router, gate, up, down),
-                *([bias] for bias in (router_bias, selection_bias, gate_bias, up_bias, down_bias)),
-            ],
+            operands=[x, router, gate, up, down, router_bias, selection_bias, gate_bias, up_bias, down_bias],
             properties={
                 "used": integer(used),
                 "scoring": ScoringAttr(scoring),
