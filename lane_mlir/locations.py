@@ -102,9 +102,11 @@ class LocatedParser(Parser):
         """The error with a message that names what was found, and the place of a use without a definition."""
         span, text = error.span, self.lexer.input.content
         message = error.msg
+        found = "the end of the file" if span.start >= len(text) else repr(text[span.start : span.end])
         if message == "Could not parse entire input!":
-            found = "the end of the file" if span.start >= len(text) else repr(text[span.start : span.end])
             message = f"expected an operation, found {found}"
+        elif message == " in block definition":
+            message = f"expected an operation or '}}', found {found}"
         elif undefined := re.match(r"values used but not defined: \[(%[^,\]]+)", message):
             # The only mentions of an undefined name outside comments are its uses.
             mention = re.compile(rf"//[^\n]*|({re.escape(undefined[1])})(?![\w$.-])")

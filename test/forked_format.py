@@ -6,6 +6,10 @@ then a fork of it, so that commands share nothing, pipes are pipes, and exit sta
 of a shell than pipes, `not` and `2>&1` are left to lit's own shell.
 """
 
+# lit has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportExplicitAny=false
+
 from __future__ import annotations
 
 import contextlib
@@ -15,6 +19,7 @@ import shlex
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -147,7 +152,7 @@ def _call(command: Callable[[], object], words: list[str]) -> int:
         if isinstance(exit_.code, str):
             print(exit_.code, file=sys.stderr)
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()

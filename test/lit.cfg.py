@@ -10,18 +10,13 @@ import sys
 from pathlib import Path
 
 import lit.formats
-import lit.LitConfig
-import lit.TestingConfig
-
-# lit defines these two in the file's namespace.
-config: lit.TestingConfig.TestingConfig
-lit_config: lit.LitConfig.LitConfig
 
 TEST_FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(TEST_FOLDER))
 
 from forked_format import ForkedShTest
 
+# lit puts `config` and `lit_config` into this file's namespace.
 config.name = "lane-mlir"
 config.suffixes = [".mlir"]
 config.excludes = ["Inputs", "Output"]
@@ -32,16 +27,13 @@ config.test_format = lit.formats.ShTest() if lit_config.params.get("shell") else
 # Commands lie beside the Python that runs lit, whether or not its environment is active.
 config.environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), config.environment.get("PATH", "")])
 
-ROUND_TRIP = "lane-opt %s --split-input-file"
+PRINT = "lane-opt %s --split-input-file"
 config.substitutions += [
     # Parse, print and parse again, in the custom form and in the generic one; the generic text itself.
-    ("LANE_ROUNDTRIP", f"{ROUND_TRIP} | lane-opt --split-input-file | filecheck %s"),
-    ("LANE_GENERIC_ROUNDTRIP", f"{ROUND_TRIP} --print-op-generic | lane-opt --split-input-file | filecheck %s"),
-    ("LANE_PRINT_GENERIC", f"{ROUND_TRIP} --print-op-generic | filecheck %s --check-prefix=CHECK-GENERIC"),
+    ("LANE_ROUNDTRIP", f"{PRINT} | lane-opt --split-input-file | filecheck %s"),
+    ("LANE_GENERIC_ROUNDTRIP", f"{PRINT} --print-op-generic | lane-opt --split-input-file | filecheck %s"),
+    ("LANE_PRINT_GENERIC", f"{PRINT} --print-op-generic | filecheck %s --check-prefix=CHECK-GENERIC"),
     # Every chunk of the file has one error, which is printed where the chunk's result would be.
-    (
-        "LANE_ERRORS",
-        f"{ROUND_TRIP} --verify-diagnostics --parsing-diagnostics | filecheck %s",
-    ),
+    ("LANE_ERRORS", f"{PRINT} --verify-diagnostics --parsing-diagnostics | filecheck %s"),
 ]
 config.recursiveExpansionLimit = 3

