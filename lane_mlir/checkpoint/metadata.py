@@ -13,7 +13,7 @@ from gguf import GGUFValueType
 from lane_mlir.checkpoint.header import SCALARS, Entry, shown
 from lane_mlir.diagnostics import LaneError
 
-Value = TypeVar("Value", int, float, str, bool)
+Value = TypeVar("Value", bound=int | float | str | bool)
 
 _INTEGERS = frozenset(
     {
@@ -104,6 +104,17 @@ class Metadata:
         """Whether the file has the key and its value is an array."""
         return key in self._entries and self._entries[key].count is not None
 
+    def length(self, key: str) -> int | None:
+        """How many values an array has; None where the file has no such key, or a single value."""
+        return self._entries[key].count if key in self._entries else None
+
+    def value(self, key: str) -> object:
+        """The value of a key that is there, whatever its type, for messages; it does not count as read."""
+        entry = self._entries[key]
+        kind = next(kind for kind, types in _STORED_AS.items() if entry.type in types)
+        values: list[Any] = self._decode(key, entry, kind, 1 if entry.count is None else entry.count, finite=False)
+        return values[0] if entry.count is None else values
+
     def ignore(self, *keys: str) -> None:
         """Counts keys as read that are known to have no effect."""
         self._read.update(keys)
@@ -129,7 +140,7 @@ class Metadata:
             raise self._wrong_type(key, entry, f"an array, each value {_NAMES[kind]}")
         return self._decode(key, entry, kind, entry.count)
 
-    def _decode(self, key: str, entry: Entry, kind: type[Value], count: int) -> list[Value]:
+    def _decode(self, key: str, entry: Entry, kind: type[Value], count: int, *, finite: bool = True) -> list[Value]:
         values: list[Any]
         if entry.type is GGUFValueType.STRING:
             values = self._strings(key, entry.start, count)
@@ -138,7 +149,7 @@ class Metadata:
         else:
             dtype = np.dtype(SCALARS[entry.type].format)
             values = np.frombuffer(self._data, dtype, count, entry.start).tolist()
-        if kind is float and not all(map(math.isfinite, values)):
+        if finite and kind is float and not all(map(math.isfinite, values)):
             raise LaneError(f"{self._path}: key {shown(key)} holds a NaN or an infinity, expected finite numbers")
         return values
 

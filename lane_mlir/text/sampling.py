@@ -56,7 +56,7 @@ class Sampler:
         if self.temperature == 0:
             return best
         candidates = self._candidates(logits)
-        chances = _softmax(logits[candidates].astype(np.float64) / self.temperature)
+        chances = _softmax(logits[candidates].astype(np.float64), self.temperature)
         sums = np.cumsum(chances)
         drawn = int(np.searchsorted(sums, self._random.random() * float(sums[-1]), side="right"))
         return int(candidates[min(drawn, len(candidates) - 1)])
@@ -82,9 +82,11 @@ def _likeliest(logits: NDArray[np.float32], count: int) -> NDArray[np.intp]:
     return kept[np.argsort(-logits[kept], kind="stable")][:count]
 
 
-def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Chances proportional to exp(logits); the largest logit comes first."""
-    weights = np.exp(logits - logits[0])
+def _softmax(logits: NDArray[np.float64], temperature: float = 1.0) -> NDArray[np.float64]:
+    """Chances proportional to exp(logits / temperature); the largest logit comes first."""
+    # A tiny temperature sends all but the largest to minus infinity, whose chance is 0.
+    with np.errstate(over="ignore"):
+        weights = np.exp((logits - logits[0]) / temperature)
     return weights / weights.sum()
 
 

@@ -109,9 +109,10 @@ class Tokenizer:
 
         The space that the encoder puts before a text is taken off again. For a continuation use `stream`.
         """
-        ids = list(ids)
-        text = b"".join(self.piece(index, special) for index in ids).decode(errors="replace")
-        starts_as_text = bool(ids) and not self._is_control(ids[0])
+        pieces = [(index, self.piece(index, special)) for index in ids]
+        text = b"".join(piece for _, piece in pieces).decode(errors="replace")
+        first = next((index for index, piece in pieces if piece), None)
+        starts_as_text = first is not None and not self._is_control(first)
         return text.removeprefix(" ") if self._space_prefix and starts_as_text else text
 
     def piece(self, index: int, special: bool = True) -> bytes:
