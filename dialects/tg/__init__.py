@@ -12,6 +12,7 @@ from xdsl.ir import Dialect
 
 from lane_mlir.dialects.tg.attention import AttentionOp, RopeOp
 from lane_mlir.dialects.tg.attributes import (
+    QUANTIZED_BLOCK,
     Activation,
     ActivationAttr,
     ArgAttr,
@@ -37,6 +38,7 @@ from lane_mlir.dialects.tg.elementwise import BinaryOp, ScaleOp, UnaryOp
 from lane_mlir.dialects.tg.fused import FusedOp, YieldOp
 from lane_mlir.dialects.tg.norms import L2NormOp, LayerNormOp, RmsNormOp
 from lane_mlir.dialects.tg.operation import (
+    Ids,
     Integers,
     LiftedOperation,
     State,
@@ -47,7 +49,7 @@ from lane_mlir.dialects.tg.operation import (
     shape_of,
     size_of,
 )
-from lane_mlir.dialects.tg.products import QUANTIZED_BLOCK, HeadMatmulOp, MatmulOp, MoeOp, QuantizeOp
+from lane_mlir.dialects.tg.products import HeadMatmulOp, MatmulOp, MoeOp, QuantizeOp
 from lane_mlir.dialects.tg.recurrent import ConvOp, DecayOp, DeltaOp
 from lane_mlir.dialects.tg.sampling import AdvanceOp, ArgmaxOp
 from lane_mlir.dialects.tg.step import (
@@ -144,6 +146,7 @@ __all__ = [
     "FusedOp",
     "GatherOp",
     "HeadMatmulOp",
+    "Ids",
     "InsertOp",
     "Integers",
     "JoinOp",

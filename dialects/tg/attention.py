@@ -85,10 +85,12 @@ class RopeOp(LiftedOperation):
 
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x, cos=self.cos, sin=self.sin)
-        self.expect_plain(x=self.x, cos=self.cos, sin=self.sin, result=self.result)
         self.expect_position(self.pos)
         heads, width = shape_of(self.x)
         self.expect_multiple("the rows of x", heads, "the heads of a row", self.per_row.value.data)
+        rows, positions = heads // self.per_row.value.data, shape_of(self.cos)[0]
+        if rows > positions:
+            raise self.refuse(f"x has {rows} rows of heads, more than the {positions} positions of cos")
         self.expect_shape("sin", self.sin, shape_of(self.cos), "the shape of cos")
         if 2 * self.half > width:
             raise self.refuse(f"cos has {self.half} columns, more than half the head width of {width}")
@@ -185,7 +187,6 @@ class AttentionOp(LiftedOperation):
     def verify_(self) -> None:
         heads, kv_heads = self.heads.value.data, self.kv_heads.value.data
         self.expect_rank(2, q=self.q, k=self.k, v=self.v)
-        self.expect_plain(q=self.q, k=self.k, v=self.v, sinks=self.sinks, result=self.result)
         self.expect_position(self.pos)
         self.expect_positive(heads=heads, kv_heads=kv_heads, scale=self.scale.value.data)
         self.expect_multiple("heads", heads, "kv_heads", kv_heads)

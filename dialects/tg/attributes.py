@@ -192,6 +192,11 @@ class RowsAttr(Data[Format]):
 
     name = "tg.rows"
 
+    @property
+    def block(self) -> int:
+        """Values in a block."""
+        return self.data.values
+
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Format:
         with parser.in_angle_brackets():
@@ -202,6 +207,10 @@ class RowsAttr(Data[Format]):
             printer.print_string(str(self.data))
 
 
+QUANTIZED_BLOCK = 32
+"""Values that share a scale in a quantized activation."""
+
+
 @irdl_attr_definition
 class QuantizedAttr(Data[Numerics]):
     """
@@ -210,6 +219,11 @@ class QuantizedAttr(Data[Numerics]):
     """
 
     name = "tg.quantized"
+
+    @property
+    def block(self) -> int:
+        """Values that share a scale."""
+        return QUANTIZED_BLOCK
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Numerics:

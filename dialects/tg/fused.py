@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.utils import AbstractYieldOperation
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl import irdl_op_definition, lazy_traits_def, prop_def, region_def, traits_def, var_result_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import HasParent, IsTerminator, Pure, RecursiveMemoryEffect
 
+from lane_mlir.dialects.tg.attributes import QuantizedAttr
 from lane_mlir.dialects.tg.operation import LiftedOperation, TensorGraphOperation
 
 
@@ -45,6 +47,8 @@ class FusedOp(TensorGraphOperation):
     fusion_class = prop_def(StringAttr)
     body = region_def("single_block")
     outputs = var_result_def()
+
+    STORED_AS: ClassVar = {"outputs": (QuantizedAttr,)}
 
     traits = traits_def(RecursiveMemoryEffect())
 
@@ -88,8 +92,8 @@ class FusedOp(TensorGraphOperation):
         fusion_class = parser.parse_str_literal()
         attributes = parser.parse_optional_attr_dict_with_keyword()
         body = parser.parse_region()
-        if not isinstance(body.blocks.first, Block) or not isinstance(body.block.last_op, YieldOp):
-            parser.raise_error("a fused op ends in tg.yield")
+        if len(body.blocks) != 1 or not isinstance(body.block.last_op, YieldOp):
+            parser.raise_error("a fused op is one block that ends in tg.yield")
         op = cls(fusion_class, body)
         op.attributes |= attributes.data if attributes is not None else {}
         return op
@@ -103,6 +107,8 @@ class FusedOp(TensorGraphOperation):
 
     def verify_(self) -> None:
         terminator = self.body.block.last_op
+        if not self.fusion_class.data:
+            raise self.refuse("names no class")
         if not isinstance(terminator, YieldOp):
             raise self.refuse("does not end in tg.yield")
         if self.body.block.args:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TypeAlias
+from math import isfinite
+from typing import ClassVar, TypeAlias
 
-from xdsl.dialects.builtin import I32 as IntegerType32
-from xdsl.dialects.builtin import I64 as IntegerType64
 from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
     Float32Type,
     Float64Type,
     FloatAttr,
     IntegerAttr,
     MemRefType,
+    NoneAttr,
     TensorType,
     f64,
     i64,
 )
+from xdsl.dialects.builtin import I32 as IntegerType32
+from xdsl.dialects.builtin import I64 as IntegerType64
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import IRDLOperation, opt_prop_def
-from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind
+from xdsl.irdl import IRDLOperation, opt_prop_def, traits_def
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, OpTrait
 from xdsl.utils.exceptions import VerifyException
-from xdsl.utils.hints import isa
 
 from lane_mlir.dialects.tg.attributes import QuantizedAttr, RowsAttr
 from lane_mlir.formats import Format
@@ -39,6 +41,9 @@ Integers: TypeAlias = MemRefType[IntegerType32]
 
 F64: TypeAlias = FloatAttr[Float64Type]
 I64: TypeAlias = IntegerAttr[IntegerType64]
+
+Ids: TypeAlias = TensorType[IntegerType32]
+"""Tokens chosen, one a row."""
 
 
 def integer(value: int | I64) -> I64:
@@ -59,8 +64,27 @@ class OperandEffects(MemoryEffect):
         return reads | {EffectInstance(MemoryEffectKind.WRITE, memref) for memref in op.memory_writes()}
 
 
+class WellFormed(OpTrait):
+    """Every operand, result and property of the op has the form that any formula needs."""
+
+    def verify(self, op: Operation) -> None:
+        assert isinstance(op, TensorGraphOperation)
+        op.verify_types()
+        op.verify_properties()
+
+
 class TensorGraphOperation(IRDLOperation, ABC):
-    """Base of the ops of `tg`: what they do to memory, and the checks of their verifiers."""
+    """
+    Base of the ops of `tg`: what they do to memory, and the checks of their verifiers.
+
+    Before the verifier of an op runs, its operands and results are known to have static shapes without a dimension of
+    0, and to be stored as plain values, or as the op says in `STORED_AS`.
+    """
+
+    STORED_AS: ClassVar[Mapping[str, tuple[type[RowsAttr | QuantizedAttr], ...]]] = {}
+    """The encodings that operands and results may have, by name. Those without an entry are plain f32 values."""
+
+    traits = traits_def(WellFormed())
 
     def memory_writes(self) -> Sequence[SSAValue]:
         """The memrefs that the op writes."""
@@ -73,6 +97,43 @@ class TensorGraphOperation(IRDLOperation, ABC):
     def refuse(self, message: str) -> VerifyException:
         return VerifyException(f"'{self.name}' op {message}")
 
+    def verify_types(self) -> None:
+        definition = self.get_irdl_definition()
+        for name, _ in (*definition.operands, *definition.results):
+            found: SSAValue | Sequence[SSAValue] | None = getattr(self, name)
+            values = (found,) if isinstance(found, SSAValue) else found or ()
+            for value in values:
+                self._verify_type(name, value.type)
+
+    def _verify_type(self, name: str, type_: Attribute) -> None:
+        if not isinstance(type_, TensorType | MemRefType):
+            return
+        shape = type_.get_shape()
+        if not shape:
+            raise self.refuse(f"{name} is a scalar, expected at least one dimension")
+        if min(shape) < 1:
+            raise self.refuse(f"{name} is {dimensions(shape)}, expected a static shape without a dimension of 0")
+        if isinstance(type_, MemRefType):
+            if not isinstance(type_.layout, NoneAttr) or not isinstance(type_.memory_space, NoneAttr):
+                raise self.refuse(f"{name} is {type_}, expected a memref without a layout or a memory space")
+            return
+        encoding = type_.encoding
+        if isinstance(encoding, NoneAttr):
+            return
+        allowed = self.STORED_AS.get(name, ())
+        if not isinstance(encoding, RowsAttr | QuantizedAttr) or not isinstance(encoding, allowed):
+            expected = " or ".join(("plain f32 values", *(f"#{kind.name}" for kind in allowed)))
+            raise self.refuse(f"{name} is stored as {encoding}, expected {expected}")
+        if shape[-1] % encoding.block:
+            raise self.refuse(
+                f"{name} has rows of {shape[-1]} values, no whole number of {encoding.data} blocks of {encoding.block}"
+            )
+
+    def verify_properties(self) -> None:
+        for name, value in self.properties.items():
+            if isinstance(value, FloatAttr) and not isfinite(value.value.data):
+                raise self.refuse(f"{name} is {value.value.data}, expected a finite number")
+
     def expect_shape(self, name: str, value: SSAValue, shape: Sequence[int], because: str = "") -> None:
         """Refuse an operand or result of another shape, naming both."""
         actual = shape_of(value)
@@ -80,21 +141,21 @@ class TensorGraphOperation(IRDLOperation, ABC):
             why = f" ({because})" if because else ""
             raise self.refuse(f"{name} is {dimensions(actual)}, expected {dimensions(shape)}{why}")
 
-    def expect_plain(self, **values: SSAValue | None) -> None:
-        """Refuse an operand or result that is not stored as plain f32 values."""
-        for name, value in values.items():
-            if value is not None and encoding_of(value) is not None:
-                raise self.refuse(f"{name} is stored as {encoding_of(value)}, expected plain f32 values")
-
     def expect_rank(self, rank: int, **values: SSAValue) -> None:
         for name, value in values.items():
             if len(shape_of(value)) != rank:
-                raise self.refuse(f"{name} is {dimensions(shape_of(value))}, expected {rank} dimensions")
+                plural = "" if rank == 1 else "s"
+                raise self.refuse(f"{name} is {dimensions(shape_of(value))}, expected {rank} dimension{plural}")
 
     def expect_positive(self, **numbers: float) -> None:
         for name, number in numbers.items():
             if not number > 0:
                 raise self.refuse(f"{name} is {number}, expected more than 0")
+
+    def expect_not_negative(self, **numbers: float) -> None:
+        for name, number in numbers.items():
+            if number < 0:
+                raise self.refuse(f"{name} is {number}, expected 0 or more")
 
     def expect_multiple(self, name: str, number: int, of_name: str, of: int) -> None:
         if of <= 0 or number % of:
@@ -113,6 +174,11 @@ class LiftedOperation(TensorGraphOperation, ABC):
     """
 
     number = opt_prop_def(I64)
+
+    def verify_properties(self) -> None:
+        super().verify_properties()
+        if self.number is not None:
+            self.expect_not_negative(number=self.number.value.data)
 
 
 NUMBER = "(`` `[` $number^ `]`)?"
@@ -134,13 +200,13 @@ def size_of(value: SSAValue | Attribute) -> int:
     return total
 
 
-def encoding_of(value: SSAValue | Attribute) -> Attribute | None:
+def encoding_of(value: SSAValue | Attribute) -> RowsAttr | QuantizedAttr | None:
     """How the values of a tensor are stored; None for plain values, and for memrefs."""
     type_ = value.type if isinstance(value, SSAValue) else value
     if not isinstance(type_, TensorType):
         return None
-    encoding = type_.encoding  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return encoding if isa(encoding, RowsAttr | QuantizedAttr) else None
+    encoding: Attribute = type_.encoding
+    return encoding if isinstance(encoding, RowsAttr | QuantizedAttr) else None
 
 
 def format_of_weight(value: SSAValue | Attribute) -> Format:
@@ -150,4 +216,5 @@ def format_of_weight(value: SSAValue | Attribute) -> Format:
 
 
 def dimensions(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) if shape else "a scalar"
+    """The shape as text: `4x?x32`."""
+    return "x".join("?" if d == DYNAMIC_INDEX else str(d) for d in shape) if shape else "a scalar"

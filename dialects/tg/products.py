@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from xdsl.dialects.builtin import TensorType, UnitAttr, f32
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
@@ -21,6 +23,7 @@ from lane_mlir.dialects.tg.attributes import (
     ExpertActivationAttr,
     Numerics,
     QuantizedAttr,
+    RowsAttr,
     Scoring,
     ScoringAttr,
 )
@@ -30,15 +33,15 @@ from lane_mlir.dialects.tg.operation import (
     NUMBER,
     Integers,
     LiftedOperation,
+    OperandEffects,
+    State,
     Values,
+    dimensions,
     encoding_of,
     integer,
     real,
     shape_of,
 )
-
-QUANTIZED_BLOCK = 32
-"""Values that share a scale in a quantized activation."""
 
 
 @irdl_op_definition
@@ -56,6 +59,7 @@ class QuantizeOp(LiftedOperation):
     x = operand_def(Values)
     result = result_def(Values)
 
+    STORED_AS: ClassVar = {"result": (QuantizedAttr,)}
     assembly_format = NUMBER + " $x attr-dict `:` type($x) `->` type($result)"
     traits = traits_def(Pure())
 
@@ -70,11 +74,9 @@ class QuantizeOp(LiftedOperation):
 
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x)
-        self.expect_plain(x=self.x)
         self.expect_shape("result", self.result, shape_of(self.x), "the shape of x")
-        if not isinstance(encoding_of(self.result), QuantizedAttr):
-            raise self.refuse("result is plain, expected the encoding #tg.quantized")
-        self.expect_multiple("the columns of x", shape_of(self.x)[1], "a block", QUANTIZED_BLOCK)
+        if encoding_of(self.result) is None:
+            raise self.refuse("result is stored as plain f32 values, expected #tg.quantized")
 
 
 @irdl_op_definition
@@ -92,6 +94,7 @@ class MatmulOp(LiftedOperation):
     w = operand_def(Values)
     result = result_def(Values)
 
+    STORED_AS: ClassVar = {"x": (QuantizedAttr,), "w": (RowsAttr,)}
     assembly_format = NUMBER + " $x `,` $w attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
 
@@ -101,13 +104,10 @@ class MatmulOp(LiftedOperation):
 
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x, w=self.w)
-        self.expect_plain(result=self.result)
         (rows, k), (n, w_k) = shape_of(self.x), shape_of(self.w)
         if k != w_k:
             raise self.refuse(f"x has rows of {k} values, but w has rows of {w_k}")
         self.expect_shape("result", self.result, (rows, n), "rows of x by rows of w")
-        if isinstance(encoding_of(self.w), QuantizedAttr):
-            raise self.refuse(f"w is stored as {encoding_of(self.w)}, expected a weight")
 
 
 @irdl_op_definition
@@ -116,24 +116,24 @@ class HeadMatmulOp(LiftedOperation):
     A product by each head's own weight: y[r, h, j] = Σᵢ x[r, h, i]·w[h, j, i].
 
     x [m, heads·a], or [m, a] where `shared` (every head takes the same row); w [heads, b, a] in any storage;
-    y [m, heads·b]. With `upto`, x is an array with a row for each position, and rows past the step's last position
-    need not be computed: nobody reads them.
+    y [m, heads·b]. x may be an array of state, its rows those of positions. With `upto` [1], rows past the position of
+    the step's last row need not be computed: nobody reads them.
     """
 
     name = "tg.head_matmul"
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
-    x = operand_def(Values)
+    x = operand_def(Values | State)
     w = operand_def(Values)
     upto = opt_operand_def(Integers)
-    """The position of the step's last row."""
+    """The position of the step."""
     shared = opt_prop_def(UnitAttr)
     result = result_def(Values)
 
+    STORED_AS: ClassVar = {"w": (RowsAttr,)}
     assembly_format = (
         NUMBER + " $x `,` $w (`upto` $upto^)? (`shared` $shared^)? attr-dict `:` functional-type(operands, results)"
     )
-    traits = traits_def(Pure())
+    traits = traits_def(OperandEffects())
 
     def __init__(self, x: SSAValue, w: SSAValue, upto: SSAValue | None = None, *, shared: bool = False):
         heads, b, _ = shape_of(w)
@@ -146,11 +146,12 @@ class HeadMatmulOp(LiftedOperation):
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x)
         self.expect_rank(3, w=self.w)
-        self.expect_plain(x=self.x, result=self.result)
         (rows, width), (heads, b, a) = shape_of(self.x), shape_of(self.w)
         expected = a if self.shared else heads * a
         if width != expected:
-            raise self.refuse(f"x has rows of {width} values, but w takes {expected}")
+            raise self.refuse(f"x has rows of {width} values, but w ({dimensions((heads, b, a))}) takes {expected}")
+        if self.upto is not None:
+            self.expect_position(self.upto, "upto")
         self.expect_shape("result", self.result, (rows, heads * b), "rows of x by heads of w")
 
 
@@ -197,6 +198,7 @@ class MoeOp(LiftedOperation):
     limit = opt_prop_def(F64)
     result = result_def(Values)
 
+    STORED_AS: ClassVar = {"x": (QuantizedAttr,), **dict.fromkeys(("router", "gate", "up", "down"), (RowsAttr,))}
     assembly_format = (
         NUMBER + " $x `router` $router `gate` $gate `up` $up `down` $down"
         " (`router_bias` $router_bias^ `:` type($router_bias))?"
@@ -269,14 +271,21 @@ class MoeOp(LiftedOperation):
         self._verify_choice(experts)
 
     def _verify_choice(self, experts: int) -> None:
+        self.expect_positive(scale=self.scale.value.data)
         used, groups, groups_used = self.used.value.data, self.groups.value.data, self.groups_used.value.data
         if not 1 <= used <= experts:
             raise self.refuse(f"uses {used} of {experts} experts")
         self.expect_multiple("the number of experts", experts, "groups", groups)
+        if groups > 1 and experts // groups < 2:
+            raise self.refuse(f"has {experts // groups} experts a group, expected 2 or more")
         if not 1 <= groups_used <= groups:
             raise self.refuse(f"uses {groups_used} of {groups} groups")
         if used > groups_used * (experts // groups):
             raise self.refuse(f"uses {used} experts, but {groups_used} groups have {groups_used * (experts // groups)}")
         clamped = self.activation.data is ExpertActivation.CLAMPED_SWIGLU
-        if clamped != (self.alpha is not None and self.limit is not None):
-            raise self.refuse("has alpha and limit if and only if its activation is clamped_swiglu")
+        for name, value in (("alpha", self.alpha), ("limit", self.limit)):
+            if clamped != (value is not None):
+                has = "no" if value is None else "an" if name == "alpha" else "a"
+                raise self.refuse(f"has {has} {name}, but its activation is {self.activation.data}")
+            if value is not None:
+                self.expect_positive(**{name: value.value.data})

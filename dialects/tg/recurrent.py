@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 
-from lane_mlir.dialects.tg.attributes import KeyHeadOrder, KeyHeadOrderAttr
+from lane_mlir.dialects.tg.attributes import KeyHeadOrder, KeyHeadOrderAttr, RowsAttr
 from lane_mlir.dialects.tg.operation import (
     F64,
     I64,
@@ -41,6 +42,7 @@ class ConvOp(LiftedOperation):
     ring = operand_def(State)
     result = result_def(Values)
 
+    STORED_AS: ClassVar = {"w": (RowsAttr,)}
     assembly_format = NUMBER + " $x `,` $w `ring` $ring attr-dict `:` functional-type(operands, results)"
     traits = traits_def(OperandEffects())
 
@@ -52,7 +54,6 @@ class ConvOp(LiftedOperation):
 
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x, w=self.w)
-        self.expect_plain(x=self.x, result=self.result)
         channels, taps = shape_of(self.x)[1], shape_of(self.w)[1]
         self.expect_shape("w", self.w, (channels, taps), "taps for each channel of x")
         self.expect_shape("ring", self.ring, (taps, channels), "an input for each tap")
@@ -82,7 +83,6 @@ class DecayOp(LiftedOperation):
 
     def verify_(self) -> None:
         self.expect_rank(2, a=self.a)
-        self.expect_plain(a=self.a, dt=self.dt, al=self.al, result=self.result)
         heads = shape_of(self.a)[1]
         self.expect_shape("dt", self.dt, (heads,), "one a head of a")
         self.expect_shape("al", self.al, (heads,), "one a head of a")
@@ -158,9 +158,10 @@ class DeltaOp(LiftedOperation):
 
     def verify_(self) -> None:
         key_heads, value_heads = self.key_heads.value.data, self.value_heads.value.data
-        self.expect_rank(2, q=self.q, v=self.v)
+        self.expect_rank(2, q=self.q)
         self.expect_rank(1, norm=self.norm)
         self.expect_positive(key_heads=key_heads, value_heads=value_heads)
+        self.expect_not_negative(eps=self.eps.value.data)
         self.expect_multiple("value_heads", value_heads, "key_heads", key_heads)
         rows, d = shape_of(self.q)[0], shape_of(self.norm)[0]
         for name, value, width in (
@@ -172,6 +173,5 @@ class DeltaOp(LiftedOperation):
             ("decay", self.decay, value_heads),
             ("result", self.result, value_heads * d),
         ):
-            self.expect_plain(**{name: value})
             self.expect_shape(name, value, (rows, width))
         self.expect_shape("state", self.state, (value_heads * d, d), "a square for each value head")

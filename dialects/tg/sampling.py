@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import IntegerType, TensorType, i32
+from xdsl.dialects.builtin import TensorType, i32
 from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, result_def, traits_def
 from xdsl.traits import Pure
 
-from lane_mlir.dialects.tg.operation import NUMBER, Integers, LiftedOperation, OperandEffects, Values, shape_of
+from lane_mlir.dialects.tg.operation import NUMBER, Ids, Integers, LiftedOperation, OperandEffects, Values, shape_of
 
 
 @irdl_op_definition
@@ -23,7 +23,7 @@ class ArgmaxOp(LiftedOperation):
     name = "tg.argmax"
 
     x = operand_def(Values)
-    result = result_def(TensorType[IntegerType])
+    result = result_def(Ids)
 
     assembly_format = NUMBER + " $x attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
@@ -33,7 +33,6 @@ class ArgmaxOp(LiftedOperation):
 
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x)
-        self.expect_plain(x=self.x)
         self.expect_shape("result", self.result, shape_of(self.x)[:1], "one a row of x")
 
 
@@ -47,7 +46,7 @@ class AdvanceOp(LiftedOperation):
 
     name = "tg.advance"
 
-    id = operand_def(TensorType[IntegerType])
+    id = operand_def(Ids)
     token = operand_def(Integers)
     pos = operand_def(Integers)
 
@@ -67,3 +66,5 @@ class AdvanceOp(LiftedOperation):
         self.expect_shape("id", self.id, (1,))
         self.expect_shape("token", self.token, (1,))
         self.expect_position(self.pos)
+        if self.token is self.pos:
+            raise self.refuse("has one memref as token and as pos")

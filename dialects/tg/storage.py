@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import SSAValue
@@ -46,6 +47,7 @@ class ConstantOp(TensorGraphOperation):
     """The tensor's name in the checkpoint."""
     result = result_def(Values)
 
+    STORED_AS: ClassVar = {"result": (RowsAttr,)}
     assembly_format = "$tensor attr-dict `:` type($result)"
     traits = traits_def(Pure())
 
@@ -53,15 +55,11 @@ class ConstantOp(TensorGraphOperation):
         super().__init__(properties={"tensor": StringAttr(tensor)}, result_types=[result_type])
 
     def verify_(self) -> None:
-        shape, encoding = shape_of(self.result), encoding_of(self.result)
-        if not 1 <= len(shape) <= 3:
-            raise self.refuse(f'"{self.tensor.data}" is {dimensions(shape)}, expected 1 to 3 dimensions')
-        if isinstance(encoding, QuantizedAttr):
-            raise self.refuse(f'"{self.tensor.data}" is stored as {encoding}, expected rows of a block format')
-        if isinstance(encoding, RowsAttr) and shape[-1] % encoding.data.values:
+        if not self.tensor.data:
+            raise self.refuse("names no tensor")
+        if len(shape_of(self.result)) > 3:
             raise self.refuse(
-                f'"{self.tensor.data}" has rows of {shape[-1]} values, no whole number of {encoding.data} blocks of '
-                f"{encoding.data.values}"
+                f'"{self.tensor.data}" is {dimensions(shape_of(self.result))}, expected 1 to 3 dimensions'
             )
 
 
@@ -132,13 +130,23 @@ class RopeTableOp(TensorGraphOperation):
 
     def verify_(self) -> None:
         self.expect_rank(2, cos=self.cos, sin=self.sin)
-        self.expect_plain(cos=self.cos, sin=self.sin, factors=self.factors)
         self.expect_shape("sin", self.sin, shape_of(self.cos), "the shape of cos")
         if self.factors is not None:
             self.expect_shape("factors", self.factors, (shape_of(self.cos)[1],), "one a column of cos")
-        self.expect_positive(base=self.base.value.data, freq_scale=self.freq_scale.value.data)
-        if self.ext_factor.value.data and self.original_context.value.data <= 0:
+        base, ext_factor, original_context = (p.value.data for p in (self.base, self.ext_factor, self.original_context))
+        self.expect_positive(base=base, freq_scale=self.freq_scale.value.data, attn_factor=self.attn_factor.value.data)
+        self.expect_not_negative(ext_factor=ext_factor, original_context=original_context)
+        if ext_factor:
+            self._verify_ramp(base, original_context)
+
+    def _verify_ramp(self, base: float, original_context: float) -> None:
+        fast, slow = self.beta_fast.value.data, self.beta_slow.value.data
+        if original_context == 0:
             raise self.refuse("has an ext_factor but no original_context")
+        if base <= 1:
+            raise self.refuse(f"has an ext_factor and base {base}, expected more than 1")
+        if not fast >= slow > 0:
+            raise self.refuse(f"turns beta {fast} to {slow} times, expected the first no less, both more than 0")
 
 
 @irdl_op_definition
@@ -173,6 +181,7 @@ class GatherOp(LiftedOperation):
     index = operand_def(Integers)
     result = result_def(Values)
 
+    STORED_AS: ClassVar = {"table": (RowsAttr,)}
     assembly_format = NUMBER + " $table `[` $index `]` attr-dict `:` functional-type(operands, results)"
     traits = traits_def(OperandEffects())
 
@@ -182,7 +191,6 @@ class GatherOp(LiftedOperation):
     def verify_(self) -> None:
         self.expect_rank(2, table=self.table)
         self.expect_rank(1, index=self.index)
-        self.expect_plain(result=self.result)
         expected = (shape_of(self.index)[0], shape_of(self.table)[1])
         self.expect_shape("result", self.result, expected, "a row of the table for each index")
 
@@ -219,7 +227,6 @@ class SetRowOp(LiftedOperation):
         self.expect_rank(2, src=self.src, table=self.table)
         self.expect_position(self.pos)
         (count, width), (length, columns) = shape_of(self.src), shape_of(self.table)
-        self.expect_plain(src=self.src)
         if width != columns:
             raise self.refuse(f"src has rows of {width}, but the table's rows are {columns}")
         if count > length:
@@ -232,6 +239,7 @@ class InsertOp(LiftedOperation):
     A tensor with part of every unit replaced: y = dst, then y[g·every + start + i] = src[g·width + i], both read flat.
 
     There are size(dst)/every units; width is size(src) over that. With every the size of dst it is a run of whole rows.
+    src, dst and y are of any two dimensions, y of those of dst.
     """
 
     name = "tg.insert"
@@ -264,7 +272,7 @@ class InsertOp(LiftedOperation):
 
     def verify_(self) -> None:
         every, start = self.every.value.data, self.start.value.data
-        self.expect_plain(src=self.src, dst=self.dst, result=self.result)
+        self.expect_rank(2, src=self.src, dst=self.dst)
         self.expect_multiple("the size of dst", size_of(self.dst), "every", every)
         self.expect_multiple("the size of src", size_of(self.src), "the number of units", self.units)
         self.expect_shape("result", self.result, shape_of(self.dst), "the shape of dst")
@@ -277,7 +285,7 @@ class SliceOp(LiftedOperation):
     """
     Part of every unit: y[g·width + i] = x[g·every + start + i], x and y read flat.
 
-    x is a tensor or an array of state of groups·every elements, y of groups·width in any two dimensions.
+    x is a tensor or an array of state of groups·every elements, y of groups·width, each in any two dimensions.
     """
 
     name = "tg.slice"
@@ -306,8 +314,7 @@ class SliceOp(LiftedOperation):
 
     def verify_(self) -> None:
         every, start, width = self.every.value.data, self.start.value.data, self.width.value.data
-        self.expect_plain(x=self.x, result=self.result)
-        self.expect_rank(2, result=self.result)
+        self.expect_rank(2, x=self.x, result=self.result)
         self.expect_multiple("the size of x", size_of(self.x), "every", every)
         if start < 0 or width <= 0 or start + width > every:
             raise self.refuse(f"takes {start} to {start + width} of a unit of {every}")
@@ -344,7 +351,6 @@ class JoinOp(LiftedOperation):
 
     def verify_(self) -> None:
         self.expect_rank(2, a=self.a, b=self.b)
-        self.expect_plain(a=self.a, b=self.b, result=self.result)
         (rows, a), (rows_b, b), heads = shape_of(self.a), shape_of(self.b), self.heads.value.data
         self.expect_multiple("the columns of a", a, "heads", heads)
         self.expect_multiple("the columns of b", b, "heads", heads)
@@ -358,7 +364,8 @@ class ViewOp(LiftedOperation):
     """
     The same elements under another shape, or a run of them: y = x read flat from `offset`. Nothing moves.
 
-    x and y of any two dimensions, size(y) ≤ size(x) - offset.
+    x and y of any two dimensions, size(y) ≤ size(x) - offset. Both are stored alike; rows and offset of an encoded one
+    are whole numbers of blocks.
     """
 
     name = "tg.view"
@@ -367,6 +374,7 @@ class ViewOp(LiftedOperation):
     offset = prop_def(I64)
     result = result_def(Values)
 
+    STORED_AS: ClassVar = {"x": (RowsAttr, QuantizedAttr), "result": (RowsAttr, QuantizedAttr)}
     assembly_format = NUMBER + " $x `from` $offset attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
 
@@ -376,8 +384,12 @@ class ViewOp(LiftedOperation):
     def verify_(self) -> None:
         offset = self.offset.value.data
         self.expect_rank(2, x=self.x, result=self.result)
-        if encoding_of(self.x) != encoding_of(self.result):
-            raise self.refuse(f"x is stored as {encoding_of(self.x)} and the result as {encoding_of(self.result)}")
+        encoding = encoding_of(self.x)
+        if encoding != encoding_of(self.result):
+            x, result = (encoding_of(value) or "plain f32 values" for value in (self.x, self.result))
+            raise self.refuse(f"x is stored as {x} and the result as {result}, expected alike")
+        if encoding is not None and offset % encoding.block:
+            raise self.refuse(f"offset is {offset}, no whole number of {encoding.data} blocks of {encoding.block}")
         if offset < 0 or offset + size_of(self.result) > size_of(self.x):
             end = offset + size_of(self.result)
             raise self.refuse(f"takes elements {offset} to {end} of x, which has {size_of(self.x)}")
