@@ -147,8 +147,10 @@ class Tokenizer:
     def _model(self) -> Model:
         if self._words is not None:
             return BytePairs(self.vocabulary, self._metadata, self._words)
-        unknown = self._special_id("unknown_token_id", 0)
-        return SentencePieces(self.vocabulary, self._metadata, unknown or 0, self._space_prefix)
+        unknown = special_id(self._where, self._metadata, "unknown_token_id", len(self.vocabulary.tokens))
+        if unknown is None:
+            unknown = next(iter(self.vocabulary.of_type(TokenType.UNKNOWN)), 0)
+        return SentencePieces(self.vocabulary, self._metadata, unknown, self._space_prefix)
 
     @cached_property
     def _specials(self) -> list[int]:

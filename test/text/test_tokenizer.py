@@ -119,6 +119,14 @@ class TestSentencePiece:
         few = [token for token in PIECES if token[2] is not BYTE]
         assert pieces(tmp_path, tokens=few).encode("é", add_special=False)[-1] == 0
 
+    def test_the_unknown_token_is_the_one_of_that_type(self, tmp_path: Path) -> None:
+        moved: list[Token] = [("a", 0, NORMAL), ("▁", 0, NORMAL), ("<unk>", 0, UNKNOWN)]
+        assert pieces(tmp_path, tokens=moved).encode("aéa", add_special=False) == [1, 0, 2, 0]
+
+    def test_byte_tokens_that_are_not_all_there(self, tmp_path: Path) -> None:
+        fewer = [token for token in PIECES if token[0] != "<0xFF>"]
+        assert pieces(tmp_path, tokens=fewer).encode("é", add_special=False)[-1] == 0
+
     def test_decoding_takes_the_space_prefix_off(self, tmp_path: Path) -> None:
         tokenizer = pieces(tmp_path)
         for text in ("ab cd", " a", "é😀", "  b  "):
