@@ -1,0 +1,8 @@
+"""Importers: a checkpoint's step as a module of `tg`, one file a family of models."""
+
+from __future__ import annotations
+
+from lane_mlir.importers.importing import DEFAULT_CONTEXT, import_step
+from lane_mlir.importers.registry import ARCHITECTURES, Importer, importer
+
+__all__ = ["ARCHITECTURES", "DEFAULT_CONTEXT", "Importer", "import_step", "importer"]

@@ -1,0 +1,218 @@
+"""What the metadata of a checkpoint says of its model, under the keys of its architecture."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TypeVar, cast, overload
+
+from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.diagnostics import LaneError
+
+Value = TypeVar("Value", int, float, str, bool)
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        # What the file was made from, and limits that the step itself knows better.
+        "vocab_size",
+        "context_length",
+        "rope.scaling.finetuned",
+        # Of other architectures and of other uses of a model; generic writers store their defaults for everyone.
+        "attn_logit_softcapping",
+        "router_logit_softcapping",
+        "final_logit_softcapping",
+        "pooling_type",
+        "decoder_start_token_id",
+        "deepstack_mapping",
+        "token_shift_count",
+        "expert_group_scale",
+        "attention.rope_pattern",
+        "attention.key_length_swa",
+        "attention.value_length_swa",
+        "attention.indexer.kpool_select_tail",
+        "rope.dimension_count_swa",
+        "rope.freq_base_swa",
+        "kda.gate_lower_bound",
+        "activation.situ_beta",
+    }
+)
+"""Keys, less the architecture, that change nothing unless a family asks for them."""
+
+
+class Model:
+    """
+    The hyperparameters of a checkpoint, by their names in GGUF less the prefix of the architecture.
+
+    Everything that is asked for is checked, and counts as understood; `unknown_keys` are the rest. All methods raise
+    LaneError naming the file and the key.
+    """
+
+    def __init__(self, checkpoint: Checkpoint):
+        self.checkpoint = checkpoint
+        self.architecture = checkpoint.architecture
+        if not self.optional("attention.causal", bool, True):
+            raise self.refuse_key("attention.causal", "is false: only causal attention is supported")
+
+    def key(self, name: str) -> str:
+        return f"{self.architecture}.{name}"
+
+    def refuse(self, message: str) -> LaneError:
+        return LaneError(f"{self.checkpoint.path}: {message}")
+
+    def refuse_key(self, name: str, message: str) -> LaneError:
+        return self.refuse(f"key '{self.key(name)}' {message}")
+
+    def required(self, name: str, kind: type[Value]) -> Value:
+        return self.checkpoint.metadata.required(self.key(name), kind)
+
+    @overload
+    def optional(self, name: str, kind: type[Value]) -> Value | None: ...
+    @overload
+    def optional(self, name: str, kind: type[Value], default: Value) -> Value: ...
+    def optional(self, name: str, kind: type[Value], default: Value | None = None) -> Value | None:
+        return self.checkpoint.metadata.optional(self.key(name), kind, default)
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A number that must be at least 1."""
+        value = self.required(name, int) if default is None else self.optional(name, int, default)
+        if value < 1:
+            raise self.refuse_key(name, f"is {value}, expected at least 1")
+        return value
+
+    def count(self, name: str) -> int:
+        """A number that is 0 where the file does not say."""
+        value = self.optional(name, int, 0)
+        if value < 0:
+            raise self.refuse_key(name, f"is {value}, expected at least 0")
+        return value
+
+    def factor(self, name: str, default: float) -> float:
+        """A number for which 0 means that the file does not say."""
+        return self.optional(name, float, 0.0) or default
+
+    def per_layer(self, name: str, kind: type[Value], default: Value | None = None) -> tuple[Value, ...]:
+        """One value a layer, of a key with one value for all or an array."""
+        return self.checkpoint.metadata.per_layer(self.key(name), kind, self.layers, default)
+
+    @cached_property
+    def layers(self) -> int:
+        """Layers of the step; those that predict further tokens come after them in the file, and are not used."""
+        layers = self.size("block_count") - self.count("nextn_predict_layers")
+        if layers < 1:
+            raise self.refuse_key("nextn_predict_layers", "leaves no layer")
+        return layers
+
+    @cached_property
+    def width(self) -> int:
+        """Columns of the residual."""
+        return self.size("embedding_length")
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Tokens of the vocabulary: rows of the embedding table, on which the tokenizer must agree."""
+        rows = self.checkpoint.tensor("token_embd.weight").shape[0]
+        tokens = self.optional("vocab_size", int) or self.checkpoint.metadata.length("tokenizer.ggml.tokens") or rows
+        if rows != tokens:
+            raise self.refuse(f"tensor 'token_embd.weight' has {rows} rows for a vocabulary of {tokens} tokens")
+        return rows
+
+    @cached_property
+    def heads(self) -> tuple[int, ...]:
+        """Query heads of each layer; 0 where it has no attention."""
+        return self._head_counts("attention.head_count")
+
+    @cached_property
+    def kv_heads(self) -> tuple[int, ...]:
+        """Key and value heads of each layer, which divide its query heads."""
+        name = "attention.head_count_kv"
+        if self.key(name) not in self.checkpoint.metadata:
+            return self.heads
+        counts = self._head_counts(name)
+        for layer, (heads, kv_heads) in enumerate(zip(self.heads, counts, strict=True)):
+            if kv_heads and heads % kv_heads:
+                raise self.refuse_key(name, f"is {kv_heads} in layer {layer}, which does not divide its {heads} heads")
+        return counts
+
+    def _head_counts(self, name: str) -> tuple[int, ...]:
+        counts = self.per_layer(name, int)
+        if min(counts) < 0 or max(counts) == 0:
+            raise self.refuse_key(name, f"is {min(counts)}, expected at least 1")
+        return counts
+
+    @cached_property
+    def key_width(self) -> int:
+        """Columns of a query and of a key head."""
+        return self.size("attention.key_length", self._default_head_width)
+
+    @cached_property
+    def value_width(self) -> int:
+        """Columns of a value head."""
+        return self.size("attention.value_length", self._default_head_width)
+
+    @cached_property
+    def _default_head_width(self) -> int:
+        heads = max(self.heads)
+        if self.key("attention.key_length") not in self.checkpoint.metadata and self.width % heads:
+            raise self.refuse_key("attention.head_count", f"is {heads}, which does not divide the width {self.width}")
+        return self.width // heads
+
+    @cached_property
+    def rms_epsilon(self) -> float:
+        return self._epsilon("attention.layer_norm_rms_epsilon")
+
+    @cached_property
+    def layer_norm_epsilon(self) -> float:
+        return self._epsilon("attention.layer_norm_epsilon")
+
+    def _epsilon(self, name: str) -> float:
+        value = self.required(name, float)
+        if value <= 0:
+            raise self.refuse_key(name, f"is {value}, expected more than 0")
+        return value
+
+    @cached_property
+    def feed_forward(self) -> tuple[int, ...]:
+        """Hidden columns of each layer's feed-forward network."""
+        name = "feed_forward_length"
+        widths = self.per_layer(name, int)
+        if min(widths) < 1:
+            raise self.refuse_key(name, f"is {min(widths)}, expected at least 1")
+        return widths
+
+    @cached_property
+    def attention_scale(self) -> float:
+        """The factor of attention's logits: `attention.scale`, or one over the root of a head's width."""
+        return self.factor("attention.scale", self.key_width**-0.5)
+
+    def ignore(self, *names: str) -> None:
+        """Count keys as understood that have no effect in this family."""
+        self.checkpoint.metadata.ignore(*map(self.key, names))
+
+    def refuse_unknown(self) -> None:
+        """
+        Refuse what nothing has asked for: a key of the architecture with a value that is not a neutral one, or a
+        tensor. Either would mean that the model computes something that the step does not.
+        """
+        metadata, prefix = self.checkpoint.metadata, self.key("")
+        for key in metadata.unread(prefix):
+            if key.removeprefix(prefix) not in _WITHOUT_EFFECT and not _is_neutral(value := metadata.value(key)):
+                raise self.refuse(f"key '{key}' = {_shown(value)} is not understood for this architecture")
+        for name in self.checkpoint.unused_tensors():
+            if not self._is_of_unused_layer(name):
+                raise self.refuse(f"tensor '{name}' is not understood for architecture '{self.architecture}'")
+
+    def _is_of_unused_layer(self, tensor: str) -> bool:
+        _, _, rest = tensor.partition("blk.")
+        number = rest.partition(".")[0]
+        return number.isdecimal() and self.layers <= int(number) < self.required("block_count", int)
+
+
+def _is_neutral(value: object) -> bool:
+    """Whether a value says "none": 0, false, an empty string, -1 (also as unsigned), or an array of nothing else."""
+    if isinstance(value, list):
+        return all(map(_is_neutral, cast("list[object]", value)))
+    return value in (0, "", -1, 2**32 - 1)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,89 @@
+"""Rotary positions: what the metadata says of them, as the parameters of `tg.rope_table`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+
+from lane_mlir.importers.model import Model
+
+_SCALINGS = ("none", "linear", "yarn", "longrope")
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """
+    How positions become angles; the fields are those of `tg.rope_table`, `columns` the rotated columns of a head.
+
+    `magnitude` is what attention logits are scaled by besides, where the family does so (DeepSeek's YaRN).
+    """
+
+    columns: int
+    base: float
+    freq_scale: float = 1.0
+    ext_factor: float = 0.0
+    attn_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    original_context: int = 0
+    is_long: bool = False
+    """Whether long rope takes its factors for contexts beyond the original one."""
+
+
+def rotary_of(model: Model, context: int, *, columns: int | None = None) -> Rotary:
+    """
+    The rotation of a model, for positions below `context`.
+
+    Keys: rope.dimension_count (the width of a key head if absent), rope.freq_base (10000), and of rope.scaling: type,
+    factor (also rope.scale_linear), original_context_length, attn_factor, and for YaRN yarn_ext_factor,
+    yarn_attn_factor, yarn_beta_fast, yarn_beta_slow. Raises LaneError for a type of scaling that is not known.
+
+    Source: Peng et al., YaRN (2023), whose magnitude 1 + 0.1·log(factor) `tg.rope_table` applies where ext_factor
+    is not 0.
+    """
+    columns = model.size("rope.dimension_count", model.key_width) if columns is None else columns
+    if columns % 2 or columns > model.key_width:
+        raise model.refuse_key("rope.dimension_count", f"is {columns}, expected even and at most {model.key_width}")
+    base = model.optional("rope.freq_base", float, 10000.0)
+    if base <= 0:
+        raise model.refuse_key("rope.freq_base", f"is {base}, expected more than 0")
+    original = model.count("rope.scaling.original_context_length") or model.count("context_length")
+    factor = model.factor("rope.scaling.factor", model.factor("rope.scale_linear", 1.0))
+    kind = model.optional("rope.scaling.type", str, "linear")
+    if kind not in _SCALINGS:
+        raise model.refuse_key("rope.scaling.type", f"is '{kind}', expected one of {', '.join(_SCALINGS)}")
+    if factor <= 0:
+        raise model.refuse_key("rope.scaling.factor", f"is {factor}, expected more than 0")
+    if kind == "none":
+        factor = 1.0
+    ext_factor = model.optional("rope.scaling.yarn_ext_factor", float, -1.0)
+    if ext_factor < 0:
+        ext_factor = 1.0 if kind == "yarn" else 0.0
+    if ext_factor and original < 1:
+        raise model.refuse_key("rope.scaling.original_context_length", "is missing, which YaRN needs")
+    return Rotary(
+        columns=columns,
+        base=base,
+        freq_scale=1.0 / factor,
+        ext_factor=ext_factor,
+        attn_factor=_attn_factor(model, factor, ext_factor),
+        beta_fast=model.optional("rope.scaling.yarn_beta_fast", float, 32.0),
+        beta_slow=model.optional("rope.scaling.yarn_beta_slow", float, 1.0),
+        original_context=original if ext_factor else 0,
+        is_long=context > original,
+    )
+
+
+def _attn_factor(model: Model, factor: float, ext_factor: float) -> float:
+    """The magnitude of cosines and sines, less what `tg.rope_table` itself applies under YaRN."""
+    attn_factor = model.optional("rope.scaling.attn_factor", float, 1.0)
+    yarn_attn_factor = model.optional("rope.scaling.yarn_attn_factor", float, 1.0)
+    log_multiplier = model.optional("rope.scaling.yarn_log_multiplier", float, 0.0)
+    if not ext_factor:
+        return attn_factor * yarn_attn_factor
+    if factor <= 1:
+        # No stretching: undo what the table's formula would shrink.
+        return attn_factor / (1 + 0.1 * log(factor))
+    if log_multiplier:
+        raise model.refuse_key("rope.scaling.yarn_log_multiplier", f"is {log_multiplier}, which is not supported")
+    return attn_factor

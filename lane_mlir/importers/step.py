@@ -1,0 +1,325 @@
+"""The step under construction: ops with the names they came from, constants of the checkpoint, state, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    MemRefType,
+    ModuleOp,
+    NameLoc,
+    NoneAttr,
+    StringAttr,
+    TensorType,
+    f32,
+    i32,
+)
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from lane_mlir.dialects.tg import (
+    Activation,
+    AdvanceOp,
+    ArgmaxOp,
+    ArgumentKind,
+    BinaryOp,
+    BinaryOperator,
+    ConstantOp,
+    GatherOp,
+    LayerNormOp,
+    MatmulOp,
+    Pairing,
+    Precision,
+    RmsNormOp,
+    RopeOp,
+    RopeTableOp,
+    RowsAttr,
+    ScaleOp,
+    SetRowOp,
+    SliceOp,
+    TargetAttr,
+    UnaryOp,
+    ViewOp,
+    shape_of,
+    size_of,
+)
+from lane_mlir.dialects.tg.step import TARGET, argument_attributes
+from lane_mlir.formats import Format
+from lane_mlir.importers.model import Model
+from lane_mlir.importers.rotary import Rotary
+
+LogitRows: TypeAlias = Literal["last", "all"]
+"""Of which rows of a chunk the logits are wanted."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The tables of a rotation, and which columns it pairs."""
+
+    cos: SSAValue
+    sin: SSAValue
+    pairing: Pairing
+
+
+class Scope:
+    """
+    Builds the ops of a step, or of one layer of it.
+
+    Tensors, state and roles are named less the prefix of the scope; every op is located by the name of the tensor it
+    reads, or else of the role that its result has. Shapes are checked against the checkpoint: LaneError names the
+    tensor and both shapes.
+    """
+
+    step: Step
+    prefix: str
+
+    def __init__(self, step: Step, prefix: str):
+        self.step = step
+        self.prefix = prefix
+
+    @property
+    def model(self) -> Model:
+        return self.step.model
+
+    def append(self, op: Operation, location: str) -> None:
+        """Append an op located by `location`."""
+        op.location = NameLoc(StringAttr(self.prefix + location), NoneAttr())
+        self.step.block.add_op(op)
+
+    def emit(self, op: Operation, location: str, role: str = "") -> SSAValue:
+        """Append an op; its result, named for its role (the location if none is given)."""
+        self.append(op, location)
+        (result,) = op.results
+        result.name_hint = self.prefix + (role or location)
+        return result
+
+    # --- the checkpoint ---
+
+    def has(self, tensor: str) -> bool:
+        return self.prefix + tensor in self.model.checkpoint.tensors
+
+    def constant(self, tensor: str, *shape: int) -> SSAValue:
+        """A tensor of the checkpoint, in the format it is stored in."""
+        name = self.prefix + tensor
+        stored = self.model.checkpoint.tensor(name, *shape)
+        known = self.step.constants.get(name)
+        if known is not None:
+            return known
+        encoding = NoneAttr() if stored.format is Format.F32 else RowsAttr(stored.format)
+        constant = self.emit(ConstantOp(name, TensorType(f32, stored.shape, encoding)), tensor)
+        self.step.constants[name] = constant
+        return constant
+
+    def plain(self, tensor: str, *shape: int) -> SSAValue:
+        """A tensor that must be stored as f32: the weight of a norm, a bias, a table of factors."""
+        constant = self.constant(tensor, *shape)
+        form = self.model.checkpoint.tensors[self.prefix + tensor].format
+        if form is not Format.F32:
+            raise self.model.refuse(f"tensor '{self.prefix}{tensor}' is stored as {form}, expected f32")
+        return constant
+
+    def optional_plain(self, tensor: str, *shape: int) -> SSAValue | None:
+        """A plain tensor that all layers have, or none."""
+        present = self.has(tensor)
+        self.step.optional_tensors.setdefault(tensor, {})[self.prefix] = present
+        return self.plain(tensor, *shape) if present else None
+
+    # --- ops ---
+
+    def linear(self, x: SSAValue, role: str, columns: int) -> SSAValue:
+        """x·wᵀ of the tensor `role.weight`, times `role.scale` and plus `role.bias` where the file has them."""
+        w = self.constant(f"{role}.weight", columns, shape_of(x)[1])
+        y = self.emit(MatmulOp(x, w), f"{role}.weight", role)
+        scale = self.optional_plain(f"{role}.scale", 1)
+        if scale is not None:
+            y = self._scaled(y, scale, role)
+        bias = self.optional_plain(f"{role}.bias", columns)
+        return y if bias is None else self.add(y, bias, f"{role}.bias")
+
+    def _scaled(self, y: SSAValue, scale: SSAValue, role: str) -> SSAValue:
+        """Every element times one value: a column, of which the value is the one row."""
+        # The scale of activations that goes with it says how to quantize them, not what the product is.
+        if self.has(f"{role}.input_scale"):
+            self.model.checkpoint.tensor(f"{self.prefix}{role}.input_scale")
+        rows, columns = shape_of(y)
+        column = self.view(y, rows * columns, 1, f"{role}.column")
+        scaled = self.binary(BinaryOperator.MUL, column, scale, f"{role}.scale")
+        return self.view(scaled, rows, columns, f"{role}.scaled")
+
+    def rms_norm(self, x: SSAValue, role: str) -> SSAValue:
+        w = self.plain(f"{role}.weight", shape_of(x)[1])
+        return self.emit(RmsNormOp(x, w, self.model.rms_epsilon), f"{role}.weight", role)
+
+    def layer_norm(self, x: SSAValue, role: str) -> SSAValue:
+        columns = shape_of(x)[1]
+        w = self.plain(f"{role}.weight", columns)
+        b = self.optional_plain(f"{role}.bias", columns)
+        return self.emit(LayerNormOp(x, w, b, self.model.layer_norm_epsilon), f"{role}.weight", role)
+
+    def binary(self, operator: BinaryOperator, a: SSAValue, b: SSAValue, role: str) -> SSAValue:
+        return self.emit(BinaryOp(operator, a, b), role)
+
+    def add(self, a: SSAValue, b: SSAValue, role: str) -> SSAValue:
+        return self.binary(BinaryOperator.ADD, a, b, role)
+
+    def multiply(self, a: SSAValue, b: SSAValue, role: str) -> SSAValue:
+        return self.binary(BinaryOperator.MUL, a, b, role)
+
+    def unary(self, activation: Activation, x: SSAValue, role: str) -> SSAValue:
+        return self.emit(UnaryOp(activation, x), role)
+
+    def scale(self, x: SSAValue, factor: float, role: str) -> SSAValue:
+        """factor·x; nothing where the factor is 1."""
+        return x if factor == 1 else self.emit(ScaleOp(x, factor), role)
+
+    def view(self, x: SSAValue, rows: int, columns: int, role: str, offset: int = 0) -> SSAValue:
+        """The elements of x from an offset on under another shape; x itself where they are the same."""
+        if shape_of(x) == (rows, columns):
+            return x
+        return self.emit(ViewOp(x, TensorType(f32, (rows, columns)), offset=offset), role)
+
+    def columns(self, x: SSAValue, start: int, width: int, role: str, heads: int = 1) -> SSAValue:
+        """Columns start to start + width of each of `heads` equal parts of every row."""
+        rows, columns = shape_of(x)
+        if width * heads == columns:
+            return x
+        result = TensorType(f32, (rows, heads * width))
+        return self.emit(SliceOp(x, result, every=columns // heads, start=start, width=width), role)
+
+    def rotate(self, x: SSAValue, rotation: Rotation, heads: int, role: str) -> SSAValue:
+        """The rotation of x [rows·heads, width]."""
+        cos, sin, pairing = rotation.cos, rotation.sin, rotation.pairing
+        return self.emit(RopeOp(x, cos, sin, self.step.position, per_row=heads, pairing=pairing), role)
+
+    def last_row(self, x: SSAValue, role: str) -> SSAValue:
+        rows, columns = shape_of(x)
+        return self.view(x, 1, columns, role, (rows - 1) * columns)
+
+
+class Layer(Scope):
+    """Builds the ops of one layer."""
+
+    def __init__(self, step: Step, index: int):
+        super().__init__(step, f"blk.{index}.")
+        self.index = index
+
+    def state(self, kind: ArgumentKind, name: str, length: int, width: int) -> SSAValue:
+        """A new array of state of the layer, [length, width]."""
+        return self.step.argument(kind, self.prefix + name, MemRefType(f32, (length, width)))
+
+    def cache(self, rows: SSAValue, name: str) -> SSAValue:
+        """Set rows into a cache of their own from the step's position on; the cache."""
+        cache = self.state(ArgumentKind.KV_CACHE, name, self.step.context, shape_of(rows)[1])
+        self.append(SetRowOp(rows, cache, self.step.position), f"{name}_cache")
+        return cache
+
+    def tail(self, x: SSAValue, role: str) -> SSAValue:
+        """
+        What of x is still needed once the last layer has mixed the rows of a chunk: the last row, if only its logits
+        are wanted.
+        """
+        is_last = self.index == self.model.layers - 1
+        return self.last_row(x, role) if is_last and self.step.logits == "last" else x
+
+    def residual(self, x: SSAValue, y: SSAValue, role: str) -> SSAValue:
+        """x + y, of the rows that y still has."""
+        if shape_of(x)[0] != shape_of(y)[0]:
+            x = self.last_row(x, f"{role}.tail")
+        return self.add(x, y, role)
+
+
+class Step(Scope):
+    """
+    A step of one sequence: `rows` tokens from the position on, with room for `context` positions.
+
+    Builds what belongs to no layer; `layers()` has a builder for each layer.
+    """
+
+    def __init__(self, model: Model, *, rows: int, context: int, logits: LogitRows, target: TargetAttr):
+        super().__init__(self, "")
+        self._model = model
+        self.rows = rows
+        self.context = context
+        self.logits: LogitRows = logits
+        self.target = target
+        self.block = Block()
+        self.constants: dict[str, SSAValue] = {}
+        self.optional_tensors: dict[str, dict[str, bool]] = {}
+        self.state_bytes = 0
+        """Bytes of the caches and the state, as the target stores them."""
+        self._arguments: list[DictionaryAttr] = []
+        self.token = self.argument(ArgumentKind.TOKEN, "token", MemRefType(i32, (rows,)))
+        self.position = self.argument(ArgumentKind.POSITION, "position", MemRefType(i32, (1,)))
+
+    @property
+    def model(self) -> Model:
+        return self._model
+
+    def layers(self) -> Iterator[Layer]:
+        for index in range(self.model.layers):
+            yield Layer(self, index)
+
+    def argument(self, kind: ArgumentKind, name: str, type_: Attribute) -> SSAValue:
+        argument = self.block.insert_arg(type_, len(self.block.args))
+        argument.name_hint = name
+        self._arguments.append(argument_attributes(kind, 0, name))
+        if kind not in (ArgumentKind.TOKEN, ArgumentKind.POSITION):
+            stored = self.target.cache.data if kind is ArgumentKind.KV_CACHE else self.target.state.data
+            self.state_bytes += size_of(argument) * (4 if stored is Precision.F32 else 2)
+        return argument
+
+    def embedding(self) -> SSAValue:
+        """The embedding of each token."""
+        model = self.model
+        table = self.constant("token_embd.weight", model.vocabulary, model.width)
+        result = TensorType(f32, (self.rows, model.width))
+        return self.emit(GatherOp(table, self.token, result), "token_embd.weight", "token_embd")
+
+    def rotation(self, rotary: Rotary, pairing: Pairing, factors: str = "rope_freqs.weight") -> Rotation:
+        """The tables of a rotation for every position of the step; `factors` divide its frequencies if in the file."""
+        half = rotary.columns // 2
+        divisors = self.optional_plain(factors, half)
+        table = RopeTableOp(
+            TensorType(f32, (self.context, half)),
+            base=rotary.base,
+            factors=divisors,
+            freq_scale=rotary.freq_scale,
+            ext_factor=rotary.ext_factor,
+            attn_factor=rotary.attn_factor,
+            beta_fast=rotary.beta_fast,
+            beta_slow=rotary.beta_slow,
+            original_context=rotary.original_context,
+        )
+        self.append(table, "rope_table")
+        table.cos.name_hint, table.sin.name_hint = "rope_cos", "rope_sin"
+        return Rotation(table.cos, table.sin, pairing)
+
+    def head(self, x: SSAValue) -> SSAValue:
+        """The logits: a product by `output.weight`, or by the embedding table where the file has none."""
+        vocabulary = self.model.vocabulary
+        if self.has("output.weight"):
+            return self.linear(x, "output", vocabulary)
+        return self.emit(MatmulOp(x, self.constant("token_embd.weight")), "token_embd.weight", "output")
+
+    def close(self, logits: SSAValue) -> ModuleOp:
+        """The arg-max of the last row, the advance of a decode step, and the module around it all."""
+        argmax = ArgmaxOp(self.last_row(logits, "last_logits"))
+        token = self.emit(argmax, "id")
+        if self.rows == 1:
+            self.append(AdvanceOp(token, self.token, self.position), "advance")
+        self.append(ReturnOp(logits, token), "return")
+        self._refuse_uneven()
+        inputs, outputs = [argument.type for argument in self.block.args], [logits.type, token.type]
+        func = FuncOp("step", (inputs, outputs), Region(self.block), arg_attrs=ArrayAttr(self._arguments))
+        return ModuleOp([func], {TARGET: self.target})
+
+    def _refuse_uneven(self) -> None:
+        for tensor, present in self.optional_tensors.items():
+            if any(present.values()) and not all(present.values()):
+                has = next(prefix for prefix, here in present.items() if here)
+                lacks = next(prefix for prefix, here in present.items() if not here)
+                raise self.model.refuse(f"tensor '{lacks}{tensor}' is missing, though there is '{has}{tensor}'")
