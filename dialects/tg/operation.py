@@ -9,7 +9,6 @@ from math import isfinite
 from typing import ClassVar, TypeAlias
 
 from xdsl.dialects.builtin import (
-    DYNAMIC_INDEX,
     Float32Type,
     Float64Type,
     FloatAttr,
@@ -217,4 +216,4 @@ def format_of_weight(value: SSAValue | Attribute) -> Format:
 
 def dimensions(shape: Sequence[int]) -> str:
     """The shape as text: `4x?x32`."""
-    return "x".join("?" if d == DYNAMIC_INDEX else str(d) for d in shape) if shape else "a scalar"
+    return "x".join("?" if d < 0 else str(d) for d in shape) if shape else "a scalar"
