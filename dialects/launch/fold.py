@@ -1,0 +1,123 @@
+"""A launch and what its last block to finish does with the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.ir import Block, Region, SSAValue
+from xdsl.irdl import irdl_op_definition, region_def, traits_def
+from xdsl.traits import NoTerminator
+
+from lane_mlir.dialects.launch.elementwise import BinaryOp
+from lane_mlir.dialects.launch.mixture import MoeOp
+from lane_mlir.dialects.launch.movement import GatherOp
+from lane_mlir.dialects.launch.norms import NormOp
+from lane_mlir.dialects.launch.operation import ORIGIN, LaunchEffects, LaunchOp, Touch, Touched, origin
+from lane_mlir.dialects.launch.rotations import RopePartsOp
+from lane_mlir.dialects.tg.attributes import Numerics
+
+
+@irdl_op_definition
+class FoldOp(LaunchOp):
+    """
+    Two launches as one: the second is done by the blocks of the first, the last of them to finish or all, once what it
+    reads of the first is there. Either may be a fold.
+
+    Example:
+        launch.fold {
+          launch.gather %e rows<q8_0> at %token into %h (rows = 1, cols = 576)
+          launch.norm %h weight %w out %n (rows = 1, cols = 576) eps = 1.0e-05 quant
+        } covers [0, 1] by [embed_norm]
+    """
+
+    name = "launch.fold"
+    KIND: ClassVar[str] = "gemv_norm"
+
+    body = region_def("single_block")
+
+    assembly_format = "$body" + ORIGIN
+    traits = traits_def(LaunchEffects(), NoTerminator())
+
+    def __init__(self, first: LaunchOp, then: LaunchOp, *, covers: Sequence[int] = (), rules: Sequence[str] = ()):
+        super().__init__(regions=[Region(Block([first, then]))], properties=origin(covers, rules))
+
+    @property
+    def first(self) -> LaunchOp:
+        return self._launches()[0]
+
+    @property
+    def then(self) -> LaunchOp:
+        return self._launches()[1]
+
+    def _launches(self) -> tuple[LaunchOp, LaunchOp]:
+        first, then = self.body.block.first_op, self.body.block.last_op
+        assert isinstance(first, LaunchOp)
+        assert isinstance(then, LaunchOp)
+        return first, then
+
+    def reads(self) -> Sequence[SSAValue]:
+        first, then = self._launches()
+        made = first.writes()
+        return tuple(dict.fromkeys([*first.reads(), *(value for value in then.reads() if value not in made)]))
+
+    def writes(self) -> Sequence[SSAValue]:
+        first, then = self._launches()
+        return (*first.writes(), *then.writes())
+
+    def typed(self, numerics: Numerics) -> Sequence[SSAValue]:
+        first, then = self._launches()
+        return (*first.typed(numerics), *then.typed(numerics))
+
+    def touches(self, numerics: Numerics) -> tuple[Touched, Touched]:
+        first, then = self._launches()
+        (first_reads, first_writes), (then_reads, then_writes) = first.touches(numerics), then.touches(numerics)
+        made = set(first_writes)
+        return [*first_reads, *(t for t in then_reads if t not in made)], [*first_writes, *then_writes]
+
+    def writes_whole(self, t: SSAValue, touch: Touch, length: int) -> bool:
+        return any(part.writes_whole(t, touch, length) for part in self._launches())
+
+    def projected_input(self) -> SSAValue | None:
+        return self.first.projected_input()
+
+    def reads_f32_input(self) -> bool:
+        return self.first.reads_f32_input()
+
+    def result(self) -> SSAValue | None:
+        return self.then.result()
+
+    def parts(self) -> Sequence[LaunchOp]:
+        first, then = self._launches()
+        return (*first.parts(), *then.parts())
+
+    def kind(self) -> str:
+        if isinstance(self.first, GatherOp):
+            return "gather_norm"
+        if isinstance(self.then, RopePartsOp):
+            return "gemv_rope"
+        return "moe_norm" if self.finished_mixture() is not None else self.KIND
+
+    def mixture(self) -> LaunchOp | None:
+        finished = self.finished_mixture()
+        return finished[0] if finished is not None else None
+
+    def finished_mixture(self) -> tuple[LaunchOp, LaunchOp, tuple[SSAValue, SSAValue] | None] | None:
+        first, then = self._launches()
+        if not isinstance(then, NormOp):
+            return None
+        if isinstance(first, MoeOp):
+            return first, then, None
+        if not isinstance(first, FoldOp):
+            return None
+        moe, sum = first._launches()
+        if not isinstance(moe, MoeOp) or not isinstance(sum, BinaryOp):
+            return None
+        return moe, then, (sum.b if sum.a is moe.y else sum.a, sum.out)
+
+    def verify_(self) -> None:
+        launches = list(self.body.block.ops)
+        if len(launches) != 2 or not all(isinstance(op, LaunchOp) for op in launches):
+            raise self.refuse(f"holds {', '.join(op.name for op in launches) or 'nothing'}, expected two launches")
+        if self.body.block.args:
+            raise self.refuse("has block arguments, expected none")
