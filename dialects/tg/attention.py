@@ -90,10 +90,11 @@ class RopeOp(LiftedOperation):
         self.expect_multiple("the rows of x", heads, "the heads of a row", self.per_row.value.data)
         rows, positions = heads // self.per_row.value.data, shape_of(self.cos)[0]
         if rows > positions:
-            raise self.refuse(f"x has {rows} rows of heads, more than the {positions} positions of cos")
+            x = f"{rows} rows of {self.per_row.value.data} heads"
+            raise self.refuse(f"cos is {positions}x{self.half}, but x has {x}: fewer positions than rows")
         self.expect_shape("sin", self.sin, shape_of(self.cos), "the shape of cos")
         if 2 * self.half > width:
-            raise self.refuse(f"cos has {self.half} columns, more than half the head width of {width}")
+            raise self.disagree("cos", self.cos, "x", self.x, "more columns than half a head")
         self.expect_shape("result", self.result, shape_of(self.x), "the shape of x")
 
 
@@ -195,9 +196,9 @@ class AttentionOp(LiftedOperation):
         rows = shape_of(self.q)[0]
         self.expect_shape("q", self.q, (rows, heads * self.width), "heads of the width of k's")
         if shape_of(self.v)[0] != self.length:
-            raise self.refuse(f"k has {self.length} rows and v has {shape_of(self.v)[0]}")
+            raise self.disagree("k", self.k, "v", self.v, "they differ in rows")
         if rows > self.length:
-            raise self.refuse(f"has {rows} rows, more than the {self.length} of k")
+            raise self.disagree("q", self.q, "k", self.k, "it has fewer rows")
         self.expect_shape("result", self.result, (rows, heads * self.value_width), "heads of the width of v's")
         if self.sinks is not None:
             self.expect_shape("sinks", self.sinks, (heads,), "one a head")

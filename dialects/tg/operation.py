@@ -8,6 +8,8 @@ from collections.abc import Set as AbstractSet
 from math import isfinite
 from typing import ClassVar, TypeAlias
 
+from xdsl.dialects.builtin import I32 as IntegerType32
+from xdsl.dialects.builtin import I64 as IntegerType64
 from xdsl.dialects.builtin import (
     Float32Type,
     Float64Type,
@@ -19,8 +21,6 @@ from xdsl.dialects.builtin import (
     f64,
     i64,
 )
-from xdsl.dialects.builtin import I32 as IntegerType32
-from xdsl.dialects.builtin import I64 as IntegerType64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, opt_prop_def, traits_def
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, OpTrait
@@ -159,6 +159,10 @@ class TensorGraphOperation(IRDLOperation, ABC):
     def expect_multiple(self, name: str, number: int, of_name: str, of: int) -> None:
         if of <= 0 or number % of:
             raise self.refuse(f"{name} ({number}) is no multiple of {of_name} ({of})")
+
+    def disagree(self, a: str, value: SSAValue, b: str, other: SSAValue, how: str) -> VerifyException:
+        """The refusal of two operands whose shapes do not go together."""
+        return self.refuse(f"{a} is {dimensions(shape_of(value))}, but {b} is {dimensions(shape_of(other))}: {how}")
 
     def expect_position(self, pos: SSAValue, name: str = "pos") -> None:
         self.expect_shape(name, pos, (1,))

@@ -106,7 +106,7 @@ class MatmulOp(LiftedOperation):
         self.expect_rank(2, x=self.x, w=self.w)
         (rows, k), (n, w_k) = shape_of(self.x), shape_of(self.w)
         if k != w_k:
-            raise self.refuse(f"x has rows of {k} values, but w has rows of {w_k}")
+            raise self.disagree("x", self.x, "w", self.w, "their rows differ in width")
         self.expect_shape("result", self.result, (rows, n), "rows of x by rows of w")
 
 

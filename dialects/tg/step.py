@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import DictionaryAttr, MemRefType
+from xdsl.dialects.builtin import DictionaryAttr, MemRefType, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from lane_mlir.dialects.tg.attributes import ArgAttr, ArgumentKind, Numerics, Precision, TargetAttr
-from lane_mlir.dialects.tg.operation import Integers, State
+from lane_mlir.dialects.tg.operation import Integers, LiftedOperation, State
 
 ARGUMENT = "tg.arg"
 """The argument attribute that says what an argument of a step is."""
@@ -169,3 +169,9 @@ def set_target(
     )
     module.attributes[TARGET] = target
     return target
+
+
+def step_functions(module: ModuleOp) -> list[FuncOp]:
+    """The functions of a module that are steps: those in whose body lifted ops stand."""
+    functions = (op for op in module.body.block.ops if isinstance(op, FuncOp) and not op.is_declaration)
+    return [func for func in functions if any(isinstance(op, LiftedOperation) for op in func.walk())]

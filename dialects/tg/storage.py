@@ -228,9 +228,9 @@ class SetRowOp(LiftedOperation):
         self.expect_position(self.pos)
         (count, width), (length, columns) = shape_of(self.src), shape_of(self.table)
         if width != columns:
-            raise self.refuse(f"src has rows of {width}, but the table's rows are {columns}")
+            raise self.disagree("src", self.src, "table", self.table, "their rows differ in width")
         if count > length:
-            raise self.refuse(f"src has {count} rows, more than the table's {length}")
+            raise self.disagree("src", self.src, "table", self.table, "it has fewer rows")
 
 
 @irdl_op_definition
@@ -319,7 +319,8 @@ class SliceOp(LiftedOperation):
         if start < 0 or width <= 0 or start + width > every:
             raise self.refuse(f"takes {start} to {start + width} of a unit of {every}")
         if size_of(self.result) != self.groups * width:
-            raise self.refuse(f"result has {size_of(self.result)} elements, expected {self.groups} times {width}")
+            result = f"{dimensions(shape_of(self.result))}, {size_of(self.result)} elements"
+            raise self.refuse(f"result is {result}, expected {self.groups} units times {width}")
 
 
 @irdl_op_definition
@@ -355,7 +356,7 @@ class JoinOp(LiftedOperation):
         self.expect_multiple("the columns of a", a, "heads", heads)
         self.expect_multiple("the columns of b", b, "heads", heads)
         if rows != rows_b:
-            raise self.refuse(f"a has {rows} rows and b has {rows_b}")
+            raise self.disagree("a", self.a, "b", self.b, "they differ in rows")
         self.expect_shape("result", self.result, (rows, a + b), "a and b side by side")
 
 
@@ -392,4 +393,5 @@ class ViewOp(LiftedOperation):
             raise self.refuse(f"offset is {offset}, no whole number of {encoding.data} blocks of {encoding.block}")
         if offset < 0 or offset + size_of(self.result) > size_of(self.x):
             end = offset + size_of(self.result)
-            raise self.refuse(f"takes elements {offset} to {end} of x, which has {size_of(self.x)}")
+            x = f"{size_of(self.x)} ({dimensions(shape_of(self.x))})"
+            raise self.refuse(f"takes elements {offset} to {end} of x, which has {x}")
