@@ -5,14 +5,15 @@ Attributes of the launch dialect. Each holds a plain Python value, `attribute.da
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import f64
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Data, SpacedOpaqueSyntaxAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from lane_mlir.dialects.tg.attributes import Precision
@@ -176,6 +177,12 @@ def print_optional_unit(printer: Printer, part: Part | None) -> None:
         print_part(printer, part)
 
 
+def print_real(printer: Printer, value: float) -> None:
+    """The shortest decimal that reads back as the value, with the point that the syntax of floats asks for."""
+    text = repr(value)
+    printer.print_string(text if "." in text else text.replace("e", ".0e"))
+
+
 def parse_number(parser: AttrParser) -> int:
     return parser.parse_integer(allow_boolean=False, allow_negative=False)
 
@@ -220,10 +227,14 @@ class NumberAttr(Data[int], SpacedOpaqueSyntaxAttribute):
     def print_parameter(self, printer: Printer) -> None:
         printer.print_string(str(self.data))
 
+    def verify(self) -> None:
+        if self.data < 0:
+            raise VerifyException(f"a number is {self.data}, expected 0 or more")
+
 
 @irdl_attr_definition
 class RealAttr(Data[float], SpacedOpaqueSyntaxAttribute):
-    """A real number, in double precision."""
+    """A finite real number, in double precision."""
 
     name = "launch.real"
 
@@ -232,7 +243,11 @@ class RealAttr(Data[float], SpacedOpaqueSyntaxAttribute):
         return float(parser.parse_number())
 
     def print_parameter(self, printer: Printer) -> None:
-        printer.print_float(self.data, f64)
+        print_real(printer, self.data)
+
+    def verify(self) -> None:
+        if not math.isfinite(self.data):
+            raise VerifyException(f"a real is {self.data}, expected a finite number")
 
 
 @irdl_attr_definition
@@ -353,7 +368,7 @@ class RopeSideAttr(Data[RopeSide], SpacedOpaqueSyntaxAttribute):
         print_optional_unit(printer, self.data.part)
         if self.data.eps is not None:
             printer.print_string(" eps ")
-            printer.print_float(self.data.eps, f64)
+            print_real(printer, self.data.eps)
         printer.print_string(" into ")
         print_dst(printer, self.data.dst)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from xdsl.dialects.builtin import ArrayAttr, f64
+from xdsl.dialects.builtin import ArrayAttr
 from xdsl.ir import SSAValue
 from xdsl.irdl import IRDLOperation
 from xdsl.irdl.declarative_assembly_format import (
@@ -36,6 +36,7 @@ from lane_mlir.dialects.launch.attributes import (
     parse_number,
     parse_optional_unit,
     print_optional_unit,
+    print_real,
 )
 
 T = TypeVar("T")
@@ -244,7 +245,7 @@ class RopeSides(CustomDirective):
             print_keyword_operand(printer, "norm", take(norms, side.eps is not None))
             if side.eps is not None:
                 printer.print_string(" eps ")
-                printer.print_float(side.eps, f64)
+                print_real(printer, side.eps)
             print_keyword_operand(printer, "into", y)
             print_place(printer, side.dst, take(params, side.dst.takes_param))
             printer.print_string(f" heads = {side.heads} per_row = {side.per_row}")

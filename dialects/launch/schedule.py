@@ -10,6 +10,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
+    lazy_traits_def,
     opt_prop_def,
     prop_def,
     region_def,
@@ -40,7 +41,7 @@ class YieldOp(IRDLOperation):
     outputs = var_operand_def(BUFFER)
 
     assembly_format = "($outputs^)? attr-dict"
-    traits = traits_def(IsTerminator(), HasParent(lambda: (ScheduleOp,)))
+    traits = lazy_traits_def(lambda: (IsTerminator(), HasParent(ScheduleOp)))
 
     def __init__(self, *outputs: SSAValue):
         super().__init__(operands=[outputs])
