@@ -1,0 +1,94 @@
+"""
+The optimizer: one table of fusion rules over the tensor graph, decided once for every chip.
+
+Each rule is legal by dataflow alone and commits only when `link` runs the result whole. Rules run in a fixed order,
+each to a fixed point over the ops in turn; any can be held back. Every decision is recorded with its reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from lane_mlir.diagnostics import unknown
+from lane_mlir.dialects.tg import Numerics
+from lane_mlir.dialects.tg.step import set_target, step_functions, target_of
+from lane_mlir.passes.fuse.report import Decision, Fired, Outcome, Report
+from lane_mlir.passes.fuse.table import (
+    LATE,
+    ON_LAUNCHES,
+    RULES,
+    Optimized,
+    classes_built,
+    optimize,
+    rule_names,
+    steps,
+)
+
+
+@dataclass(frozen=True)
+class FusePass(ModulePass):
+    """
+    Applies the table of rules to every step of the module.
+
+    `held`: rules not to apply (they are still reported, as held). `limit`: stop after that many firings, for bisecting.
+    `numerics`, `chip`: override what the module says it is compiled for.
+    """
+
+    name = "fuse"
+
+    held: tuple[str, ...] = ()
+    limit: int | None = None
+    numerics: Literal["dequant", "int8", "two_pass_int8"] | None = None
+    chip: str | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        self.run(op)
+
+    def run(self, module: ModuleOp) -> list[Optimized]:
+        """Apply the rules; what was decided, step by step. Raises PassFailedException for an unknown rule or chip."""
+        for rule in self.held:
+            if rule not in rule_names():
+                raise PassFailedException(unknown("rule", rule, rule_names()))
+        set_target(module, chip=self.chip, numerics=None if self.numerics is None else Numerics(self.numerics))
+        target = target_of(module)
+        return [optimize(func, target, self.held, limit=self.limit) for func in step_functions(module)]
+
+
+def rule_pass(rule: str) -> type[ModulePass]:
+    """The pass that applies one rule of the table and no other: `fuse-add-norm` for add_norm."""
+
+    class RulePass(ModulePass):
+        name = f"fuse-{rule.replace('_', '-')}"
+
+        def apply(self, ctx: Context, op: ModuleOp) -> None:
+            target = target_of(op)
+            for func in step_functions(op):
+                optimize(func, target, only=(rule,))
+
+    RulePass.__name__ = f"Fuse{''.join(word.capitalize() for word in rule.split('_'))}Pass"
+    RulePass.__doc__ = f"Applies the rule {rule} of the table, and no other."
+    return dataclass(frozen=True)(RulePass)
+
+
+__all__ = [
+    "LATE",
+    "ON_LAUNCHES",
+    "RULES",
+    "Decision",
+    "Fired",
+    "FusePass",
+    "Optimized",
+    "Outcome",
+    "Report",
+    "classes_built",
+    "optimize",
+    "rule_names",
+    "rule_pass",
+    "steps",
+]

@@ -1,0 +1,78 @@
+"""
+The linker: every op of a step as the launch that runs it, in the order of the step.
+
+What a kernel can do is judged here and nowhere else: `fuse` asks the same judge before it commits a fusion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+from xdsl.utils.exceptions import PassFailedException
+
+from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, YieldOp
+from lane_mlir.dialects.tg import FusedOp, LiftedOperation, Numerics, TargetAttr
+from lane_mlir.dialects.tg.step import set_target, step_functions, target_of
+from lane_mlir.passes.forms import describe
+from lane_mlir.passes.link.judge import Judge, Refusal
+from lane_mlir.passes.prepare import number_ops, quantize_activations
+
+
+@dataclass(frozen=True)
+class LinkPass(ModulePass):
+    """
+    Replaces every step of the module by the schedule of its launches.
+
+    `numerics`, `chip`: override what the module says it is compiled for. Fails where no kernel runs an op, naming it.
+    """
+
+    name = "link"
+
+    numerics: Literal["dequant", "int8", "two_pass_int8"] | None = None
+    chip: str | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        set_target(op, chip=self.chip, numerics=None if self.numerics is None else Numerics(self.numerics))
+        for func in step_functions(op):
+            Rewriter.replace_op(func, link(func, target_of(op)), ())
+
+
+def link(func: FuncOp, target: TargetAttr) -> ScheduleOp:
+    """
+    The schedule of a step. Raises PassFailedException, naming op, tensor and reason, where no kernel runs an op.
+    """
+    number_ops(func)
+    quantize_activations(func, target.numerics.data)
+    judge, block = Judge(func, target), func.body.block
+    try:
+        for argument in block.args:
+            judge.buffer(argument)
+        launches: list[Operation] = []
+        for op in block.ops:
+            if isinstance(op, LiftedOperation | FusedOp):
+                launches.append(_link_op(judge, op))
+        returned = block.last_op
+        outputs = [judge.buffer(value) for value in returned.operands] if isinstance(returned, ReturnOp) else []
+    except Refusal as refusal:
+        raise PassFailedException(f"step @{func.sym_name.data}: {refusal}") from refusal
+    schedule = ScheduleOp(func.sym_name.data, [*judge.buffers, *launches, YieldOp(*outputs)], target=target)
+    schedule.location = func.location
+    return schedule
+
+
+def _link_op(judge: Judge, op: Operation) -> LaunchOp:
+    try:
+        return judge.link(op)
+    except Refusal as refusal:
+        results = ", ".join(f"%{result.name_hint or '?'}" for result in op.results) or "nothing"
+        raise Refusal(f"no kernel for {describe(op)}, which computes {results}: {refusal}") from refusal
+
+
+__all__ = ["Judge", "LinkPass", "Refusal", "link"]

@@ -1,0 +1,43 @@
+"""
+What an op of a step is, whether lifted or already fused: the forms that rules and `link` read their inputs through.
+"""
+
+from __future__ import annotations
+
+from lane_mlir.passes.forms.classes import ADVANCE, FUSED_QUANT, RULE_OF_CLASS, classes_of, rules_of
+from lane_mlir.passes.forms.description import describe, locations, place_name
+from lane_mlir.passes.forms.landing import Landing, landing
+from lane_mlir.passes.forms.norms import GatherForm, NormForm, gather, is_residual_add, norm
+from lane_mlir.passes.forms.products import GatedForm, GemvForm, GluForm, gated, gemv, glu, is_bias_add
+from lane_mlir.passes.forms.rotations import RopeForm, rope
+from lane_mlir.passes.forms.scope import Scope, covers, leaves
+
+__all__ = [
+    "ADVANCE",
+    "FUSED_QUANT",
+    "RULE_OF_CLASS",
+    "GatedForm",
+    "GatherForm",
+    "GemvForm",
+    "GluForm",
+    "Landing",
+    "NormForm",
+    "RopeForm",
+    "Scope",
+    "classes_of",
+    "covers",
+    "describe",
+    "gated",
+    "gather",
+    "gemv",
+    "glu",
+    "is_bias_add",
+    "is_residual_add",
+    "landing",
+    "leaves",
+    "locations",
+    "norm",
+    "place_name",
+    "rope",
+    "rules_of",
+]

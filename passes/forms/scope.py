@@ -1,0 +1,64 @@
+"""What an op of a step is made of, whether lifted or fused: its leaves, and which of their values are which results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+
+from xdsl.ir import Operation, SSAValue
+
+from lane_mlir.dialects.tg import FusedOp, LiftedOperation
+
+
+class Scope:
+    """
+    The inside of one op of a step.
+
+    A fused op yields values of its parts as its results, and so on outwards: all of these are one value, whose
+    `canonical` name is the outermost. A value that no result names is internal.
+    """
+
+    def __init__(self, op: Operation):
+        self.op = op
+        self._canonical: dict[SSAValue, SSAValue] = {}
+        self.leaves: Sequence[LiftedOperation] = tuple(leaves(op))
+        """The lifted ops, in the order they run."""
+        if isinstance(op, FusedOp):
+            self._name_results(op)
+
+    def _name_results(self, op: FusedOp) -> None:
+        for inner, result in zip(op.yielded, op.outputs, strict=True):
+            self._canonical.setdefault(inner, self.canonical(result))
+        for part in op.parts:
+            if isinstance(part, FusedOp):
+                self._name_results(part)
+
+    def canonical(self, value: SSAValue) -> SSAValue:
+        """The outermost name of a value."""
+        return self._canonical.get(value, value)
+
+    def of(self, leaves: Sequence[LiftedOperation]) -> Scope:
+        """The same inside, of which only some leaves are looked at."""
+        part = copy(self)
+        part.leaves = leaves
+        return part
+
+    def escapes(self, value: SSAValue) -> bool:
+        """Whether a value is a result of the op."""
+        return self.canonical(value).owner is self.op
+
+    def same(self, a: SSAValue, b: SSAValue) -> bool:
+        """Whether two values are one."""
+        return self.canonical(a) == self.canonical(b)
+
+
+def leaves(op: Operation) -> Sequence[LiftedOperation]:
+    """The lifted ops that an op of a step computes, in the order they run."""
+    if isinstance(op, FusedOp):
+        return tuple(op.leaves())
+    return (op,) if isinstance(op, LiftedOperation) else ()
+
+
+def covers(op: Operation) -> tuple[int, ...]:
+    """The numbers of the lifted ops that an op computes, in the order they run."""
+    return tuple(leaf.number.value.data for leaf in leaves(op) if leaf.number is not None)

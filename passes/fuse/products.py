@@ -1,0 +1,97 @@
+"""Rules about products: gemv_bias, act_gate, glu_pair, gemv_parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xdsl.ir import Operation
+
+from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, FusedOp, MatmulOp, UnaryOp, ViewOp
+from lane_mlir.passes.forms import GemvForm, Scope, describe, gated, gemv, is_bias_add
+from lane_mlir.passes.fuse.rule import FusionRule, Place
+
+
+class GemvBias(FusionRule):
+    """A product, then a bias row added to it."""
+
+    name = "gemv_bias"
+    anchors = (BinaryOp,)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        assert isinstance(op, BinaryOp)
+        if not is_bias_add(op):
+            return
+        source = self.graph.slot_of(op.a)
+        if isinstance(source, MatmulOp):
+            yield Place("gemv_bias", (source, op))
+        elif isinstance(source, ViewOp) and isinstance(product := self.graph.slot_of(source.x), MatmulOp):
+            refusal = f"{describe(source)} stands between {describe(product)} and its bias: the rows differ"
+            yield Place("gemv_bias", (product, source, op), refusal=refusal)
+
+
+class ActGate(FusionRule):
+    """act(g)·u: an activation, and the product by it."""
+
+    name = "act_gate"
+    anchors = (BinaryOp,)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        assert isinstance(op, BinaryOp)
+        if op.operator.data is not BinaryOperator.MUL:
+            return
+        for operand in (op.a, op.b):
+            source = self.graph.slot_of(operand)
+            if isinstance(source, UnaryOp):
+                yield Place("act_gate", (source, op))
+
+
+class GluPair(FusionRule):
+    """A gate product, an up product of the same activation, and the gating of one by the other."""
+
+    name = "glu_pair"
+    anchors = (FusedOp,)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        assert isinstance(op, FusedOp)
+        scope = Scope(op)
+        gating = gated(scope.leaves, scope) if op.fusion_class.data == "act_gate" else None
+        if gating is None:
+            return
+        gate, up = self.graph.slot_of(gating.gate), self.graph.slot_of(gating.up)
+        if gate is None or up is None or gate is up or gemv(gate) is None or gemv(up) is None:
+            return
+        yield Place("glu_pair", (gate, up, op))
+
+
+class GemvParts(FusionRule):
+    """Products of one activation in one launch."""
+
+    name = "gemv_parts"
+    anchors = (MatmulOp, FusedOp)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        form = gemv(op)
+        if form is None:
+            return
+        products = self._products_of(form)
+        if next(iter(products)) is not op:
+            return
+        for kind in dict.fromkeys(_kind(product) for product in products.values()):
+            group = [product for product, other in products.items() if _kind(other) == kind]
+            if len(group) > 1:
+                yield Place("gemv_parts", group, at_first=True)
+            elif len(products) > 1:
+                others = ", ".join(dict.fromkeys(str(p.format) for p in products.values() if _kind(p) != kind))
+                refusal = f"its weight is stored as {kind[0]}, those of the activation's other products as {others}"
+                yield Place("gemv_parts", group, refusal=refusal)
+
+    def _products_of(self, form: GemvForm) -> dict[Operation, GemvForm]:
+        """The products of an activation, in order."""
+        readers = sorted(self.graph.readers(form.x), key=self.graph.index)
+        forms = ((reader, gemv(reader)) for reader in readers)
+        return {reader: other for reader, other in forms if other is not None and other.x == form.x}
+
+
+def _kind(form: GemvForm) -> tuple[str, bool]:
+    """What the products of one launch have in common: how their weights are stored."""
+    return str(form.format), form.values

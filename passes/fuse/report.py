@@ -1,0 +1,90 @@
+"""What became of every place where a rule could fire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.utils.str_enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """What became of a place where a rule could fire."""
+
+    FIRED = "fired"
+    REFUSED = "refused"
+    HELD = "held"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One place where a rule could fire: the class that it builds over the lifted ops it would compute."""
+
+    rule: str
+    fusion_class: str
+    covers: tuple[int, ...]
+    outcome: Outcome
+    reason: str = ""
+    """Why it did not fire: one sentence. Empty if it fired."""
+    where: str = ""
+    """The tensor or place in the step that the ops come from."""
+
+    def json(self) -> dict[str, object]:
+        return {
+            "rule": self.rule,
+            "class": self.fusion_class,
+            "covers": list(self.covers),
+            "outcome": str(self.outcome),
+            "reason": self.reason,
+            "where": self.where,
+        }
+
+
+@dataclass(frozen=True)
+class Fired:
+    """A rule that fired: its name, the class it built, and the lifted ops that the result computes."""
+
+    rule: str
+    fusion_class: str
+    covers: tuple[int, ...]
+
+
+@dataclass
+class Report:
+    """
+    Every decision of a compilation, in the order that the rules made them.
+
+    A place that a later sweep of the same rule judges again has one decision, the last.
+    """
+
+    _decisions: dict[tuple[str, str, tuple[int, ...]], Decision] = field(
+        default_factory=dict[tuple[str, str, tuple[int, ...]], Decision]
+    )
+
+    def record(self, decision: Decision) -> None:
+        self._decisions[decision.rule, decision.fusion_class, decision.covers] = decision
+
+    def __iter__(self) -> Iterator[Decision]:
+        return iter(self._decisions.values())
+
+    def __len__(self) -> int:
+        return len(self._decisions)
+
+    def of(self, rule: str) -> Sequence[Decision]:
+        """The decisions of a rule."""
+        return [decision for decision in self if decision.rule == rule]
+
+    def fired(self) -> Sequence[Fired]:
+        """Every firing, in order."""
+        return [Fired(d.rule, d.fusion_class, d.covers) for d in self if d.outcome is Outcome.FIRED]
+
+    def counts(self) -> dict[str, dict[Outcome, int]]:
+        """For each rule that had a place to decide on, how many of each outcome."""
+        counts: dict[str, dict[Outcome, int]] = {}
+        for decision in self:
+            outcomes = counts.setdefault(decision.rule, dict.fromkeys(Outcome, 0))
+            outcomes[decision.outcome] += 1
+        return counts
+
+    def json(self) -> list[dict[str, object]]:
+        return [decision.json() for decision in self]

@@ -1,0 +1,130 @@
+"""A rule of the table: finds places, and fuses where it is legal and the chip runs the result whole."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import Operation
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
+
+from lane_mlir.passes.forms import covers, place_name
+from lane_mlir.passes.fuse.graph import Illegal, StepGraph
+from lane_mlir.passes.fuse.report import Decision, Outcome, Report
+from lane_mlir.passes.link.judge import Judge, Refusal
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    A place where a rule could fire: the class it would build over ops of the step.
+
+    `refusal`, if there is one, says why it may not fire, whatever the chip; `at_first` that the fused op takes the
+    place of the first part, not of the last.
+    """
+
+    fusion_class: str
+    parts: Sequence[Operation]
+    at_first: bool = False
+    refusal: str = ""
+
+
+@dataclass
+class Rewriting:
+    """One step being rewritten: its graph, the chip's judge, the decisions made, and how many firings are left."""
+
+    graph: StepGraph
+    judge: Judge
+    report: Report
+    limit: int | None = None
+    """Firings after which no more are made; None for all."""
+    held: bool = False
+    """Whether what fires is reported as held: the step is then a copy."""
+
+    def exhausted(self) -> bool:
+        return self.limit is not None and self.limit <= 0
+
+
+class FusionRule(RewritePattern, ABC):
+    """
+    One rule: where it could fire, by dataflow alone, as the places of an op.
+
+    A place fires if its parts may run as one where the fused op stands (`StepGraph`), and if the chip runs the result
+    whole: `link`, the one judge, links the candidate or says why not. Every decision is recorded.
+    """
+
+    name: ClassVar[str]
+    """Its name in the table, which is also that of the class it builds unless it says otherwise."""
+    anchors: ClassVar[tuple[type[Operation], ...]]
+    """The ops that the rule looks at: lifted ones, and `FusedOp` if it looks at fused ones."""
+    always: ClassVar[bool] = False
+    """Whether the rule fires whatever the limit: what it leaves out cannot run."""
+
+    def __init__(self, rewriting: Rewriting):
+        super().__init__()
+        self.rewriting = rewriting
+
+    @property
+    def graph(self) -> StepGraph:
+        return self.rewriting.graph
+
+    @abstractmethod
+    def places(self, op: Operation) -> Iterator[Place]:
+        """The places where the rule could fire that are anchored at an op. One that fires ends the search."""
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if op.parent_block() is not self.graph.block:
+            return
+        for place in self.places(op):
+            if not self.always and self.rewriting.exhausted():
+                return
+            if self._fire(place):
+                rewriter.has_done_action = True
+                return
+
+    def _fire(self, place: Place) -> bool:
+        numbers = tuple(number for part in place.parts for number in covers(part))
+        where = place_name(place.parts[-1])
+        reason = place.refusal or self._commit(place)
+        outcome = Outcome.REFUSED if reason else Outcome.HELD if self.rewriting.held else Outcome.FIRED
+        if outcome is Outcome.HELD:
+            reason = f"{self.name} is held"
+        self.rewriting.report.record(Decision(self.name, place.fusion_class, numbers, outcome, reason, where))
+        if outcome is Outcome.REFUSED:
+            return False
+        if self.rewriting.limit is not None:
+            self.rewriting.limit -= 1
+        return True
+
+    def _commit(self, place: Place) -> str:
+        """Fuse if it is legal and the chip takes it; why not, otherwise."""
+        try:
+            candidate = self.graph.candidate(place.fusion_class, place.parts, at_first=place.at_first)
+        except Illegal as illegal:
+            return str(illegal)
+        try:
+            self.rewriting.judge.check(candidate.op)
+        except Refusal as refusal:
+            self.graph.drop(candidate)
+            return str(refusal)
+        self.graph.commit(candidate)
+        return ""
+
+
+RuleFactory = Callable[[Rewriting], FusionRule]
+"""Makes a rule for one step; a rule's class is one."""
+
+
+def sweep(rule: FusionRule) -> None:
+    """Apply a rule over the ops of a step in order, to a fixed point."""
+    changed = True
+    while changed:
+        changed = False
+        for op in rule.graph.slots():
+            if op.parent is None or not isinstance(op, rule.anchors):
+                continue
+            rewriter = PatternRewriter(op)
+            rule.match_and_rewrite(op, rewriter)
+            changed |= rewriter.has_done_action

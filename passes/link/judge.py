@@ -1,0 +1,179 @@
+"""The one judge of what a kernel can do: an op as the launch that runs it whole, or the reason why none does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from xdsl.dialects.builtin import DictionaryAttr, IntegerType, StringAttr, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from lane_mlir.chips import Chip, chip
+from lane_mlir.dialects.launch import (
+    BufferOp,
+    DType,
+    Fill,
+    LaunchOp,
+    NamesAttr,
+    NumbersAttr,
+    StoredTensor,
+    Target,
+    TensorAttr,
+)
+from lane_mlir.dialects.tg import (
+    ArgAttr,
+    ConstantOp,
+    FusedOp,
+    Numerics,
+    RopeTableOp,
+    TargetAttr,
+    TensorGraphOperation,
+    format_of_weight,
+    shape_of,
+)
+from lane_mlir.dialects.tg.step import StepArgument, arguments
+from lane_mlir.passes.forms import Landing, Scope, covers, describe, rules_of
+
+
+class Refusal(Exception):
+    """No kernel runs an op whole. The message says why, in a sentence."""
+
+
+Linker: TypeAlias = "Callable[[Judge, Operation, Scope], LaunchOp]"
+"""Makes the launch of an op; raises Refusal."""
+
+
+class Judge:
+    """
+    Links the ops of one step for what it is compiled for.
+
+    `fuse` asks it before it commits a fusion (`check`); the pass `link` asks it again to lower (`link`).
+    """
+
+    def __init__(self, func: FuncOp, target: TargetAttr):
+        self.target = target
+        self.chip: Chip = chip(target.chip.data)
+        self.numerics: Numerics = target.numerics.data
+        self.buffers: list[BufferOp] = []
+        """The buffers made so far, in order."""
+        self._of: dict[SSAValue, SSAValue] = {}
+        self._values: list[SSAValue] = []
+        self._names: dict[str, int] = {}
+        self._arguments: Mapping[SSAValue, StepArgument] = {a.value: a for a in arguments(func)}
+
+    def check(self, op: Operation) -> None:
+        """Raises Refusal if no kernel runs an op whole."""
+        known, values = len(self.buffers), len(self._values)
+        try:
+            self.link(op).erase()
+        finally:
+            del self.buffers[known:]
+            for value in self._values[values:]:
+                self._of.pop(value, None)
+            del self._values[values:]
+
+    def link(self, op: Operation) -> LaunchOp:
+        """The launch that runs an op whole. Raises Refusal if there is none."""
+        from lane_mlir.passes.link.table import linker_of
+
+        scope = Scope(op)
+        launch = linker_of(op)(self, op, scope)
+        launch.properties["covers"] = NumbersAttr(covers(op))
+        launch.properties["rules"] = NamesAttr(rules_of(op))
+        launch.location = op.location
+        return launch
+
+    def inside_only(self, scope: Scope, values: Iterable[SSAValue]) -> None:
+        """Refuse if a value that the launch does not write is read by another op."""
+        for value in values:
+            if scope.escapes(value) and isinstance(value.owner, Operation):
+                raise Refusal(f"{describe(value.owner)} has another reader, and the launch would not write its result")
+
+    # Buffers.
+
+    def buffer(self, value: SSAValue) -> SSAValue:
+        """The buffer of a value of the step."""
+        if value not in self._of:
+            made = self._make_buffer(value)
+            self._put(value, self._keep(made))
+        return self._of[value]
+
+    def _keep(self, made: BufferOp) -> SSAValue:
+        self.buffers.append(made)
+        made.buffer.name_hint = made.label.data
+        return made.buffer
+
+    def _put(self, value: SSAValue, buffer: SSAValue) -> None:
+        self._of[value] = buffer
+        self._values.append(value)
+
+    def optional_buffer(self, value: SSAValue | None) -> SSAValue | None:
+        return None if value is None else self.buffer(value)
+
+    def share(self, value: SSAValue, of: SSAValue) -> None:
+        """Let a value be in the buffer of another: a tensor and its quantized form are two forms of one buffer."""
+        self._put(value, self.buffer(of))
+
+    def landing(self, place: Landing) -> Target:
+        """Where a launch's result lands."""
+        return Target(self.buffer(place.value), self.optional_buffer(place.param), place.dst)
+
+    def _make_buffer(self, value: SSAValue) -> BufferOp:
+        owner, shape = value.owner, shape_of(value)
+        if isinstance(owner, ConstantOp):
+            tensor = StoredTensor(owner.tensor.data, format_of_weight(value))
+            return BufferOp(self._name(owner.tensor.data), shape, Fill.CONSTANT, constant=TensorAttr(tensor))
+        if isinstance(owner, RopeTableOp):
+            return BufferOp(self._name(f"rope.{_table(value)}"), shape, Fill.CONSTANT, constant=_rope_table(value))
+        if not isinstance(owner, TensorGraphOperation):
+            return self._argument_buffer(value)
+        is_integer = isinstance(value.type, TensorType) and isinstance(value.type.get_element_type(), IntegerType)
+        dtype = DType.I32 if is_integer else DType.F32
+        return BufferOp(self._name(value.name_hint or "t"), shape, Fill.COMPUTED, dtype=dtype)
+
+    def _argument_buffer(self, value: SSAValue) -> BufferOp:
+        argument = self._arguments.get(value)
+        if argument is None:
+            raise Refusal(f"argument {value.name_hint or value} of the step does not say what it is (tg.arg)")
+        role = ArgAttr(argument.kind, argument.sequence, argument.name)
+        name = self._name(argument.name or str(argument.kind))
+        if argument.is_state:
+            return BufferOp(name, shape_of(value), Fill.ZERO, role=role)
+        return BufferOp(name, shape_of(value), Fill.PARAM, dtype=DType.I32, role=role)
+
+    def _name(self, wanted: str) -> str:
+        count = self._names.get(wanted, 0)
+        self._names[wanted] = count + 1
+        return wanted if count == 0 else self._name(f"{wanted}_{count}")
+
+    def alias(self, value: SSAValue, of: SSAValue, offset: int) -> SSAValue:
+        """The buffer of a value that is some of another's elements."""
+        made = BufferOp(
+            self._name(value.name_hint or "view"), shape_of(value), Fill.ALIAS, of=self.buffer(of), offset=offset
+        )
+        self._put(value, self._keep(made))
+        return made.buffer
+
+
+def _table(value: SSAValue) -> str:
+    assert isinstance(value.owner, RopeTableOp)
+    return "cos" if value is value.owner.cos else "sin"
+
+
+def _rope_table(value: SSAValue) -> Attribute:
+    """A rotation table as the constant of a buffer: the fields of `tg.rope_table`, and which of its results it is."""
+    table = value.owner
+    assert isinstance(table, RopeTableOp)
+    fields: dict[str, Attribute] = {"rope_table": StringAttr(_table(value)), **table.properties}
+    if table.factors is not None:
+        factors = table.factors.owner
+        if not isinstance(factors, ConstantOp):
+            raise Refusal("the factors of a rope_table are no tensor of the checkpoint")
+        fields["factors"] = TensorAttr(StoredTensor(factors.tensor.data, format_of_weight(table.factors)))
+    return DictionaryAttr(fields)
+
+
+def only_class(op: Operation) -> str:
+    """The class of a fused op; empty for a lifted one."""
+    return op.fusion_class.data if isinstance(op, FusedOp) else ""

@@ -1,0 +1,69 @@
+"""Launches that move values: row sets, slices, joins, views; and the arg-max that moves the step on."""
+
+from __future__ import annotations
+
+from xdsl.ir import Operation
+
+from lane_mlir.dialects import launch, tg
+from lane_mlir.dialects.launch import Dst, LaunchOp, Row, Target
+from lane_mlir.passes.forms import Scope, describe, gemv, rope
+from lane_mlir.passes.link.judge import Judge, Refusal
+from lane_mlir.passes.link.products import link_gemv
+from lane_mlir.passes.link.rotations import link_rope
+
+
+def link_set_row(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    assert isinstance(op, tg.SetRowOp)
+    count, columns = tg.shape_of(op.src)
+    table = Target(judge.buffer(op.table), judge.buffer(op.pos), Dst(Row(columns)))
+    return launch.SetRowOp(judge.buffer(op.src), table, cols=columns, count=count)
+
+
+def link_row_write(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    """A producer whose result lands in rows of a table."""
+    if gemv(op, scope) is not None:
+        return link_gemv(judge, op, scope)
+    if rope(op, scope) is not None:
+        return link_rope(judge, op, scope)
+    raise Refusal(f"the kernel of {describe(scope.leaves[0])} does not write its result into rows of a table")
+
+
+def link_slice(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    assert isinstance(op, tg.SliceOp)
+    return launch.SliceOp(
+        judge.buffer(op.x),
+        judge.buffer(op.result),
+        groups=op.groups,
+        every=op.every.value.data,
+        start=op.start.value.data,
+        width=op.width.value.data,
+    )
+
+
+def link_join(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    assert isinstance(op, tg.JoinOp)
+    heads, (a, b) = op.heads.value.data, op.widths
+    y = Target(judge.buffer(op.result))
+    return launch.JoinOp(judge.buffer(op.a), judge.buffer(op.b), y, rows=tg.shape_of(op.a)[0], heads=heads, ha=a, hb=b)
+
+
+def link_view(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    assert isinstance(op, tg.ViewOp)
+    offset = op.offset.value.data
+    alias = judge.alias(op.result, op.x, offset)
+    return launch.ViewOp(judge.buffer(op.x), alias, offset=offset)
+
+
+def link_argmax(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    argmax = scope.leaves[0]
+    assert isinstance(argmax, tg.ArgmaxOp)
+    rows, n = tg.shape_of(argmax.x)
+    x, out = judge.buffer(argmax.x), judge.buffer(scope.canonical(argmax.result))
+    advance = None
+    if len(scope.leaves) > 1:
+        moved = scope.leaves[1]
+        assert isinstance(moved, tg.AdvanceOp)
+        if rows != 1:
+            raise Refusal(f"the arg-max of {rows} rows moves on no single token")
+        advance = (judge.buffer(moved.token), judge.buffer(moved.pos), 0)
+    return launch.ArgMaxOp(x, out, n=n, rows=rows, advance=advance)

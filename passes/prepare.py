@@ -1,0 +1,77 @@
+"""What fuse and link need of a step first: a number for each lifted op, and activations quantized where read."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IntegerAttr, TensorType, UnknownLoc, f32, i64
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from lane_mlir.dialects.tg import (
+    QUANTIZED_BLOCK,
+    FusedOp,
+    LiftedOperation,
+    MatmulOp,
+    Numerics,
+    QuantizedAttr,
+    QuantizeOp,
+    ViewOp,
+    encoding_of,
+    format_of_weight,
+    shape_of,
+)
+
+
+def number_ops(func: FuncOp) -> None:
+    """Give every lifted op that has no number one, in the order of the step, above those that others have."""
+    lifted = [op for op in func.walk() if isinstance(op, LiftedOperation)]
+    taken = [op.number.value.data for op in lifted if op.number is not None]
+    following = max(taken, default=-1) + 1
+    for op in lifted:
+        if op.number is None:
+            op.number = IntegerAttr(following, i64)
+            following += 1
+
+
+def quantize_activations(func: FuncOp, numerics: Numerics) -> None:
+    """
+    Put a quantize where a value is first read by a product in blocks of int8, one for all its products.
+
+    Values do not change: such a product quantizes a plain activation itself. Products inside fused ops, whose
+    activation is settled, are left as they are.
+    """
+    if numerics is Numerics.DEQUANT:
+        return
+    quantized: dict[SSAValue, SSAValue] = {}
+    for op in list(func.body.block.ops):
+        if isinstance(op, QuantizeOp):
+            quantized.setdefault(op.x, op.result)
+        if isinstance(op, MatmulOp) and format_of_weight(op.w).is_block and encoding_of(op.x) is None:
+            op.operands[0] = _quantize(op.x, numerics, quantized)
+
+
+def _quantize(x: SSAValue, numerics: Numerics, quantized: dict[SSAValue, SSAValue]) -> SSAValue:
+    if x in quantized:
+        return quantized[x]
+    source = x.owner
+    if isinstance(source, ViewOp) and _keeps_blocks(source):
+        whole = _quantize(source.x, numerics, quantized)
+        view = ViewOp(whole, TensorType(f32, shape_of(x), QuantizedAttr(numerics)), offset=source.offset.value.data)
+        view.location, view.number = source.location, source.number
+        view.result.name_hint = x.name_hint
+        Rewriter.insert_op(view, InsertPoint.after(source))
+        quantized[x] = view.result
+        return view.result
+    op = QuantizeOp(x, numerics)
+    op.result.name_hint = x.name_hint
+    op.location = source.location if isinstance(source, LiftedOperation | FusedOp) else UnknownLoc()
+    point = InsertPoint.after(source) if not isinstance(source, Block) else InsertPoint.at_start(source)
+    Rewriter.insert_op(op, point)
+    quantized[x] = op.result
+    return op.result
+
+
+def _keeps_blocks(view: ViewOp) -> bool:
+    """Whether a view of a quantized tensor is the quantized view: rows and offset are whole blocks."""
+    columns = (shape_of(view.x)[1], shape_of(view.result)[1], view.offset.value.data)
+    return all(count % QUANTIZED_BLOCK == 0 for count in columns)
