@@ -27,9 +27,10 @@ from xdsl.dialects.builtin import (
     UnknownLoc,
 )
 from xdsl.ir import Attribute, Operation
-from xdsl.parser import Parser
+from xdsl.parser import Parser, ParserState
 from xdsl.utils.exceptions import ParseError, PassFailedException, VerifyException
-from xdsl.utils.lexer import Span
+from xdsl.utils.lexer import Input, Span
+from xdsl.utils.mlir_lexer import MLIRLexer
 
 from lane_mlir.diagnostics import LaneError, SourceError, one_line, reason
 
@@ -43,6 +44,12 @@ class OpFailedException(PassFailedException):
     def __init__(self, op: Operation, cause: str) -> None:
         super().__init__(cause)
         self.op = op
+
+
+class LinearLexer(MLIRLexer):
+    """xDSL's lexer, except that an unterminated string is refused in linear, not exponential, time."""
+
+    _unescaped_characters_regex = re.compile(r'"[^"\\\n\v\f]*(?:\\(?:["nt\\]|[0-9A-Fa-f]{2})[^"\\\n\v\f]*)*"')
 
 
 class LocatedParser(Parser):
@@ -59,7 +66,8 @@ class LocatedParser(Parser):
         self._file = StringAttr(name)
         self._line_offset = line_offset
         self._line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
-        super().__init__(ctx, text, name)
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(LinearLexer(Input(text, name)))
 
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         start = self.pos

@@ -83,6 +83,7 @@ def test_failure_leaves_the_output_alone(module: Path, tmp_path: Path, capsys: p
         pytest.param(
             b"%0 = arith.constant " + b"9" * 5000, "", "cannot be read (ValueError: Exceeds the limit", id="long"
         ),
+        pytest.param(b'"' + b"a b" * 100, ":1:1", "End of file reached before closing string", id="open"),
         pytest.param(b'"a.b"() : () -> ()', ":1:2", "Operation a.b is not registered", id="unregistered"),
     ],
 )
