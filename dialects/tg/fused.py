@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.utils import AbstractYieldOperation
-from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import irdl_op_definition, lazy_traits_def, prop_def, region_def, traits_def, var_result_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -30,7 +30,8 @@ class YieldOp(AbstractYieldOperation[Attribute]):
 class FusedOp(TensorGraphOperation):
     """
     Ops that run as one launch. Its meaning is that of its parts, in order, and of nothing else; its class says which
-    rule built it. A part is a lifted op or a fused one. The region reads values from outside it freely.
+    rule built it. A part is a lifted op or a fused one. The region reads values from outside it freely. Each part has a
+    number, so that no pass takes it for an equal op outside.
 
     Example:
     ```
@@ -91,9 +92,10 @@ class FusedOp(TensorGraphOperation):
     def parse(cls, parser: Parser) -> FusedOp:
         fusion_class = parser.parse_str_literal()
         attributes = parser.parse_optional_attr_dict_with_keyword()
+        start = parser.pos
         body = parser.parse_region()
         if len(body.blocks) != 1 or not isinstance(body.block.last_op, YieldOp):
-            parser.raise_error("a fused op is one block that ends in tg.yield")
+            parser.raise_error("a fused op is one block that ends in tg.yield", start, start + 1)
         op = cls(fusion_class, body)
         op.attributes |= attributes.data if attributes is not None else {}
         return op
@@ -123,3 +125,16 @@ class FusedOp(TensorGraphOperation):
             raise self.refuse(
                 f"yields ({', '.join(map(str, inner))}), but its results are ({', '.join(map(str, outer))})"
             )
+        if early := used_before_defined(self.body.block):
+            raise self.refuse(f"has a part '{early.name}' that uses a value before it is defined")
+
+
+def used_before_defined(block: Block) -> Operation | None:
+    """The first op, in the block or in a region inside it, that uses a value which the block defines only later."""
+    later = {result for op in block.ops for result in op.results}
+    for op in block.ops:
+        for inner in op.walk():
+            if not later.isdisjoint(inner.operands):
+                return inner
+        later.difference_update(op.results)
+    return None

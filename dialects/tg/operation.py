@@ -173,7 +173,7 @@ class LiftedOperation(TensorGraphOperation, ABC):
     An op that computes one thing of the step, and becomes a launch alone or fused.
 
     Its number is given when the first pass needs it, and stays with it when it is fused: what a launch covers is a list
-    of these.
+    of these. Compare it with None: the attribute of number 0 is false.
     """
 
     number = opt_prop_def(I64)

@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from lane_mlir.dialects.tg.attributes import ArgAttr, ArgumentKind, Numerics, Precision, TargetAttr
+from lane_mlir.dialects.tg.fused import used_before_defined
 from lane_mlir.dialects.tg.operation import Integers, LiftedOperation, State
 
 ARGUMENT = "tg.arg"
@@ -84,19 +85,24 @@ def _is_type_of(kind: ArgumentKind, type_: Attribute) -> bool:
 
 def verify_step(func: FuncOp) -> None:
     """
-    Check that a function is a whole step: each memref among its arguments says what it is, sequences count from 0, each
-    sequence has one position, the first one a token, and no two arguments have one name.
+    Check that a function is a whole step: one block, its values defined before they are used (which xDSL does not check).
+    Each memref among its arguments says what it is; sequences count from 0; each sequence has one position and at most
+    one token, the first exactly one; no two arguments have one name.
 
     Raises: VerifyException naming the function, the argument, and what was expected.
     """
+    if len(func.body.blocks) != 1:
+        raise _refusal(func, f"has {len(func.body.blocks)} blocks, expected 1")
+    if early := used_before_defined(func.body.block):
+        raise _refusal(func, f"has an op '{early.name}' that uses a value before it is defined")
     found = arguments(func)
     known = {argument.value for argument in found}
-    for i, value in enumerate(func.body.block.args if not func.is_declaration else ()):
+    for i, value in enumerate(func.body.block.args):
         type_: Attribute = value.type
         if isinstance(type_, MemRefType) and value not in known:
             raise _refusal(func, f"argument {i} of type {type_} has no attribute {ARGUMENT}")
-    sequences = sorted({argument.sequence for argument in found})
-    if sequences != list(range(max(1, len(sequences)))):
+    sequences = sorted({argument.sequence for argument in found}) or [0]
+    if sequences != list(range(len(sequences))):
         raise _refusal(func, f"has arguments of sequences {sequences}, expected to count from 0")
     for sequence in sequences:
         _verify_sequence(func, sequence, [argument for argument in found if argument.sequence == sequence])
