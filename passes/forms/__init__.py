@@ -8,7 +8,7 @@ from lane_mlir.passes.forms.classes import ADVANCE, FUSED_QUANT, RULE_OF_CLASS, 
 from lane_mlir.passes.forms.description import describe, locations, place_name
 from lane_mlir.passes.forms.landing import Landing, landing
 from lane_mlir.passes.forms.norms import GatherForm, NormForm, gather, is_residual_add, norm
-from lane_mlir.passes.forms.products import GatedForm, GemvForm, GluForm, gated, gemv, glu, is_bias_add
+from lane_mlir.passes.forms.products import GatedForm, GemvForm, GluForm, gated, gemv, glu, head_parts, is_bias_add
 from lane_mlir.passes.forms.rotations import RopeForm, rope
 from lane_mlir.passes.forms.scope import Scope, covers, leaves
 
@@ -31,6 +31,7 @@ __all__ = [
     "gather",
     "gemv",
     "glu",
+    "head_parts",
     "is_bias_add",
     "is_residual_add",
     "landing",

@@ -18,7 +18,11 @@ ADVANCE = "advance"
 RULE_OF_CLASS: Mapping[str, str] = MappingProxyType(
     {
         "add_norm": "add_norm",
+        "sandwich_norm": "sandwich_norm",
         "gemv_bias": "gemv_bias",
+        "gemv_norm_epilogue": "gemv_norm_epilogue",
+        "qkv_head_epilogue": "qkv_head_epilogue",
+        "moe_deferred_finalize": "moe_deferred_finalize",
         "head_norm_rope": "head_norm_rope",
         "row_write": "row_write",
         "act_gate": "act_gate",

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
-from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, GatherOp, RmsNormOp, ScaleOp, shape_of
+from lane_mlir.dialects.tg import (
+    BinaryOp,
+    BinaryOperator,
+    GatherOp,
+    InsertOp,
+    QuantizeOp,
+    RmsNormOp,
+    ScaleOp,
+    SetRowOp,
+    ViewOp,
+    shape_of,
+)
 from lane_mlir.passes.forms.landing import Landing, landing
 from lane_mlir.passes.forms.scope import Scope
 
@@ -15,11 +26,12 @@ from lane_mlir.passes.forms.scope import Scope
 @dataclass(frozen=True)
 class NormForm:
     """
-    An RMS norm: the input it reads, the operand it adds first and the sum of the two, its weight, rows and columns,
-    epsilon, and where it lands. `writes_sum`: whether others read the sum.
+    An RMS norm: the input it reads, the norm (weight and epsilon) that it takes of that first, the operand it then adds
+    and the sum, its weight, rows and columns, epsilon, and where it lands. `writes_sum`: whether others read the sum.
     """
 
     x: SSAValue
+    pre: tuple[SSAValue | None, float] | None
     add: SSAValue | None
     sum: SSAValue | None
     writes_sum: bool
@@ -34,13 +46,18 @@ class NormForm:
 def norm(op: Operation, scope: Scope | None = None) -> NormForm | None:
     """The RMS norm that an op is: a lifted one, or one that a rule built."""
     scope = scope or Scope(op)
+    before: RmsNormOp | None = None
+    add: SSAValue | None = None
+    total: SSAValue | None = None
     match list(scope.leaves):
-        case [RmsNormOp() as normed, *after]:
-            x, add, total = normed.x, None, None
-        case [BinaryOp() as sum_, RmsNormOp() as normed, *after] if is_residual_add(sum_) and scope.same(
-            normed.x, sum_.result
-        ):
+        case [RmsNormOp() as normed, QuantizeOp() | ViewOp() | SetRowOp() | InsertOp(), *_] | [RmsNormOp() as normed]:
+            x, after = normed.x, scope.leaves[1:]
+        case [BinaryOp() as sum_, RmsNormOp() as normed, *after] if _norms_sum(normed, sum_, scope):
             x, add, total = sum_.a, sum_.b, sum_.result
+        case [RmsNormOp() as before, BinaryOp() as sum_, RmsNormOp() as normed, *after] if (
+            _norms_sum(normed, sum_, scope) and _other_operand(sum_, before.result, scope) is not None
+        ):
+            x, add, total = before.x, _other_operand(sum_, before.result, scope), sum_.result
         case _:
             return None
     place = landing(normed.result, after, scope)
@@ -50,6 +67,7 @@ def norm(op: Operation, scope: Scope | None = None) -> NormForm | None:
     writes_sum = total is not None and scope.escapes(total)
     return NormForm(
         scope.canonical(x),
+        None if before is None else (before.w, before.eps.value.data),
         None if add is None else scope.canonical(add),
         None if total is None else scope.canonical(total),
         writes_sum,
@@ -58,8 +76,19 @@ def norm(op: Operation, scope: Scope | None = None) -> NormForm | None:
         columns,
         normed.eps.value.data,
         place,
-        place.inside,
+        [*([] if before is None else [before.result]), *place.inside],
     )
+
+
+def _norms_sum(norm: RmsNormOp, add: BinaryOp, scope: Scope) -> bool:
+    return is_residual_add(add) and scope.same(norm.x, add.result)
+
+
+def _other_operand(add: BinaryOp, value: SSAValue, scope: Scope) -> SSAValue | None:
+    """The operand of an add that is not a value, if the other one is."""
+    if scope.same(add.a, value) == scope.same(add.b, value):
+        return None
+    return add.b if scope.same(add.a, value) else add.a
 
 
 def is_residual_add(op: BinaryOp) -> bool:

@@ -141,3 +141,10 @@ def glu(op: Operation, scope: Scope | None = None) -> GluForm | None:
         return None
     inside = [*gate.inside, *up.inside, gate.landing.value, up.landing.value, *gating.inside]
     return GluForm(gate, up, gating, inside)
+
+
+def head_parts(op: Operation) -> tuple[Operation, Operation | None]:
+    """The product of a product and the rotation of its heads, and the rotation; of anything else, itself and None."""
+    if isinstance(op, FusedOp) and op.fusion_class.data == "qkv_head_epilogue":
+        return op.parts[0], op.parts[-1]
+    return op, None

@@ -1,4 +1,4 @@
-"""Rules about norms and what feeds them: add_norm, gather_scale, embed_norm."""
+"""Rules about norms and what feeds them: add_norm, sandwich_norm, gather_scale, embed_norm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xdsl.ir import Operation
 
 from lane_mlir.dialects.tg import BinaryOp, FusedOp, GatherOp, RmsNormOp, ScaleOp, ViewOp
-from lane_mlir.passes.forms import describe, gather, is_residual_add
+from lane_mlir.passes.forms import describe, gather, is_residual_add, norm
 from lane_mlir.passes.fuse.rule import FusionRule, Place
 
 
@@ -30,6 +30,23 @@ class AddNorm(FusionRule):
         elif isinstance(source, FusedOp) and source.fusion_class.data == "add_norm":
             refusal = f"the sum is already that of {describe(source)}, which writes it"
             yield Place("add_norm", (source, op), refusal=refusal)
+
+
+class SandwichNorm(FusionRule):
+    """A norm of a branch, added to the residual, then a norm of the sum."""
+
+    name = "sandwich_norm"
+    anchors = (FusedOp,)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        assert isinstance(op, FusedOp)
+        form = norm(op) if op.fusion_class.data == "add_norm" else None
+        if form is None or form.add is None:
+            return
+        for operand in (form.x, form.add):
+            source = self.graph.slot_of(operand)
+            if isinstance(source, RmsNormOp):
+                yield Place("sandwich_norm", (source, op))
 
 
 class GatherScale(FusionRule):

@@ -9,6 +9,7 @@ from xdsl.ir import Operation
 from lane_mlir.dialects.tg import AttentionOp, BinaryOp, DeltaOp, FusedOp, QuantizeOp
 from lane_mlir.passes.forms import FUSED_QUANT, gemv, glu, leaves, norm
 from lane_mlir.passes.fuse.rule import FusionRule, Place
+from lane_mlir.passes.link.norms import FOLDS
 
 
 class FusedQuant(FusionRule):
@@ -26,11 +27,13 @@ class FusedQuant(FusionRule):
 
 def _class(producer: Operation) -> str:
     """The class of a producer with its quantize."""
-    form = norm(producer)
+    fusion_class = producer.fusion_class.data if isinstance(producer, FusedOp) else ""
+    if fusion_class == "embed_norm":
+        return "embed_norm_quant"
+    normed = producer.parts[-1] if isinstance(producer, FusedOp) and fusion_class in FOLDS else producer
+    form = norm(normed)
     if form is not None:
         return "norm_quant" if form.add is None else "add_norm_quant"
-    if isinstance(producer, FusedOp) and producer.fusion_class.data == "embed_norm":
-        return "embed_norm_quant"
     last = leaves(producer)[-1]
     if isinstance(last, AttentionOp):
         return "attn_output_quant"

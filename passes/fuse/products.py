@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xdsl.ir import Operation
 
 from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, FusedOp, MatmulOp, UnaryOp, ViewOp
-from lane_mlir.passes.forms import GemvForm, Scope, describe, gated, gemv, is_bias_add
+from lane_mlir.passes.forms import GemvForm, Scope, describe, gated, gemv, head_parts, is_bias_add
 from lane_mlir.passes.fuse.rule import FusionRule, Place
 
 
@@ -70,7 +70,7 @@ class GemvParts(FusionRule):
     anchors = (MatmulOp, FusedOp)
 
     def places(self, op: Operation) -> Iterator[Place]:
-        form = gemv(op)
+        form = gemv(head_parts(op)[0])
         if form is None:
             return
         products = self._products_of(form)
@@ -88,7 +88,7 @@ class GemvParts(FusionRule):
     def _products_of(self, form: GemvForm) -> dict[Operation, GemvForm]:
         """The products of an activation, in order."""
         readers = sorted(self.graph.readers(form.x), key=self.graph.index)
-        forms = ((reader, gemv(reader)) for reader in readers)
+        forms = ((reader, gemv(head_parts(reader)[0])) for reader in readers)
         return {reader: other for reader, other in forms if other is not None and other.x == form.x}
 
 

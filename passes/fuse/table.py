@@ -11,8 +11,9 @@ from xdsl.dialects.func import FuncOp
 from lane_mlir.dialects.tg import TargetAttr
 from lane_mlir.passes.forms import ADVANCE, FUSED_QUANT, RULE_OF_CLASS, classes_of
 from lane_mlir.passes.fuse.closing import Advance
+from lane_mlir.passes.fuse.epilogues import GemvNormEpilogue, MoeDeferredFinalize, QkvHeadEpilogue
 from lane_mlir.passes.fuse.graph import StepGraph
-from lane_mlir.passes.fuse.norms import AddNorm, EmbedNorm, GatherScale
+from lane_mlir.passes.fuse.norms import AddNorm, EmbedNorm, GatherScale, SandwichNorm
 from lane_mlir.passes.fuse.numerics import FusedQuant
 from lane_mlir.passes.fuse.products import ActGate, GemvBias, GemvParts, GluPair
 from lane_mlir.passes.fuse.report import Fired, Report
@@ -64,11 +65,15 @@ _IMPLEMENTED: Mapping[str, type[FusionRule]] = MappingProxyType(
         rule.name: rule
         for rule in (
             AddNorm,
+            SandwichNorm,
             GemvBias,
+            GemvNormEpilogue,
             HeadNormRope,
             RowWrite,
+            QkvHeadEpilogue,
             ActGate,
             GluPair,
+            MoeDeferredFinalize,
             GatherScale,
             EmbedNorm,
             FusedQuant,

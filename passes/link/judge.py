@@ -24,7 +24,6 @@ from lane_mlir.dialects.launch import (
 from lane_mlir.dialects.tg import (
     ArgAttr,
     ConstantOp,
-    FusedOp,
     Numerics,
     RopeTableOp,
     TargetAttr,
@@ -33,7 +32,7 @@ from lane_mlir.dialects.tg import (
     shape_of,
 )
 from lane_mlir.dialects.tg.step import StepArgument, arguments
-from lane_mlir.passes.forms import Landing, Scope, covers, describe, rules_of
+from lane_mlir.passes.forms import Landing, Scope, covers, describe, leaves, rules_of
 
 
 class Refusal(Exception):
@@ -60,6 +59,7 @@ class Judge:
         self._of: dict[SSAValue, SSAValue] = {}
         self._values: list[SSAValue] = []
         self._names: dict[str, int] = {}
+        self._scope = Scope(func)
         self._arguments: Mapping[SSAValue, StepArgument] = {a.value: a for a in arguments(func)}
 
     def check(self, op: Operation) -> None:
@@ -77,12 +77,18 @@ class Judge:
         """The launch that runs an op whole. Raises Refusal if there is none."""
         from lane_mlir.passes.link.table import linker_of
 
-        scope = Scope(op)
+        self._scope = scope = Scope(op)
         launch = linker_of(op)(self, op, scope)
         launch.properties["covers"] = NumbersAttr(covers(op))
         launch.properties["rules"] = NamesAttr(rules_of(op))
         launch.location = op.location
         return launch
+
+    def link_part(self, part: Operation, scope: Scope) -> LaunchOp:
+        """The launch of one part of the op that is being linked, in a fold with others. Raises Refusal."""
+        from lane_mlir.passes.link.table import linker_of
+
+        return linker_of(part)(self, part, scope.of(leaves(part)))
 
     def inside_only(self, scope: Scope, values: Iterable[SSAValue]) -> None:
         """Refuse if a value that the launch does not write is read by another op."""
@@ -93,7 +99,8 @@ class Judge:
     # Buffers.
 
     def buffer(self, value: SSAValue) -> SSAValue:
-        """The buffer of a value of the step."""
+        """The buffer of a value of the step, or of one inside the op that is being linked."""
+        value = self._scope.canonical(value)
         if value not in self._of:
             made = self._make_buffer(value)
             self._put(value, self._keep(made))
@@ -113,7 +120,7 @@ class Judge:
 
     def share(self, value: SSAValue, of: SSAValue) -> None:
         """Let a value be in the buffer of another: a tensor and its quantized form are two forms of one buffer."""
-        self._put(value, self.buffer(of))
+        self._put(self._scope.canonical(value), self.buffer(of))
 
     def landing(self, place: Landing) -> Target:
         """Where a launch's result lands."""
@@ -152,7 +159,7 @@ class Judge:
         made = BufferOp(
             self._name(value.name_hint or "view"), shape_of(value), Fill.ALIAS, of=self.buffer(of), offset=offset
         )
-        self._put(value, self._keep(made))
+        self._put(self._scope.canonical(value), self._keep(made))
         return made.buffer
 
 
@@ -172,8 +179,3 @@ def _rope_table(value: SSAValue) -> Attribute:
             raise Refusal("the factors of a rope_table are no tensor of the checkpoint")
         fields["factors"] = TensorAttr(StoredTensor(factors.tensor.data, format_of_weight(table.factors)))
     return DictionaryAttr(fields)
-
-
-def only_class(op: Operation) -> str:
-    """The class of a fused op; empty for a lifted one."""
-    return op.fusion_class.data if isinstance(op, FusedOp) else ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from xdsl.ir import Operation
 
+from lane_mlir.cuda.kernels.gemv import GEMV_ROWS
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp
-from lane_mlir.passes.forms import NormForm, Scope, gather, norm
+from lane_mlir.passes.forms import NormForm, Scope, gather, leaves, norm
 from lane_mlir.passes.link.judge import Judge, Refusal
 
 
@@ -30,6 +31,7 @@ def norm_launch(judge: Judge, form: NormForm, scope: Scope) -> launch.NormOp:
         cols=form.columns,
         eps=form.eps,
         w=judge.optional_buffer(form.weight),
+        pre=None if form.pre is None else (judge.optional_buffer(form.pre[0]), form.pre[1]),
         add=judge.optional_buffer(form.add),
         sum=judge.buffer(form.sum) if form.sum is not None and form.writes_sum else None,
         into=None if own else place,
@@ -42,7 +44,7 @@ def share_quantized(judge: Judge, scope: Scope) -> None:
     """The quantized form of a result is in the buffer of the result."""
     last = scope.leaves[-1]
     assert isinstance(last, tg.QuantizeOp)
-    judge.share(scope.canonical(last.result), scope.canonical(last.x))
+    judge.share(last.result, last.x)
 
 
 def link_layer_norm(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
@@ -89,11 +91,31 @@ def link_gather(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     )
 
 
-def link_embed_norm(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
-    at = next((i for i, leaf in enumerate(scope.leaves) if isinstance(leaf, tg.RmsNormOp)), 0)
-    rows, rest = scope.of(scope.leaves[:at]), scope.of(scope.leaves[at:])
-    form = norm(op, rest)
+def link_normed(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    """A norm, or a launch and the norm that it does of its result; quantized or not."""
+    assert isinstance(op, tg.FusedOp)
+    fold, last = op, scope.leaves[-1]
+    after = [last] if isinstance(last, tg.QuantizeOp) else []
+    if after and isinstance(op.parts[0], tg.FusedOp):
+        fold = op.parts[0]
+    if fold.fusion_class.data not in FOLDS:
+        return link_norm(judge, op, scope)
+    producer, normed = fold.parts
+    form = norm(op, scope.of([*leaves(normed), *after]))
     if form is None:
-        raise Refusal("its parts are no gather and a norm of it")
-    first = link_gather(judge, op, rows)
-    return launch.FoldOp(first, norm_launch(judge, form, rest))
+        raise Refusal("its parts are no launch and a norm of its result")
+    _has_epilogue(producer, form.rows)
+    return launch.FoldOp(judge.link_part(producer, scope), norm_launch(judge, form, scope))
+
+
+FOLDS = ("embed_norm", "gemv_norm_epilogue", "moe_deferred_finalize")
+"""The classes of a producer and the norm of its result."""
+
+
+def _has_epilogue(producer: Operation, rows: int) -> None:
+    """Refuse a product whose kernel has no last block that could norm its rows."""
+    product = leaves(producer)[0]
+    if isinstance(product, tg.MatmulOp) and tg.encoding_of(product.w) is None:
+        raise Refusal("the kernel of a product by plain f32 values has no epilogue")
+    if not isinstance(product, tg.GatherOp) and rows > GEMV_ROWS:
+        raise Refusal(f"the product of {rows} rows runs in tiles, which have no epilogue (up to {GEMV_ROWS} rows do)")

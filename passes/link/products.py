@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
-from lane_mlir.cuda.kernels.gemv import rows_a_warp
+from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, rows_a_warp
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Target
 from lane_mlir.dialects.tg import Activation
-from lane_mlir.passes.forms import GemvForm, Scope, describe, gemv, glu
+from lane_mlir.passes.forms import GemvForm, RopeForm, Scope, describe, gemv, glu, head_parts, leaves, rope
 from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.link.norms import share_quantized
+from lane_mlir.passes.link.rotations import rope_parts
 
 
 def link_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
@@ -47,13 +48,28 @@ def link_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 
 def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    """Products of one activation, and the rotations of those that are heads."""
     assert isinstance(op, tg.FusedOp)
-    forms = _products(op, scope)
+    forms: list[GemvForm] = []
+    rotations: list[RopeForm] = []
+    for part in op.parts:
+        product, rotation = head_parts(part)
+        form = gemv(product, scope.of(leaves(product)))
+        if form is None:
+            raise Refusal(f"{describe(part)} is no product")
+        judge.inside_only(scope, form.inside)
+        forms.append(form)
+        if rotation is not None:
+            rotations.append(_rotation(judge, part, rotation, scope))
+    products = _gemm_parts(judge, forms)
+    return launch.FoldOp(products, rope_parts(judge, rotations, scope)) if rotations else products
+
+
+def _gemm_parts(judge: Judge, forms: Sequence[GemvForm]) -> launch.GemmPartsOp:
     first = forms[0]
     if first.values:
         raise Refusal("the kernel of several products takes weights in rows of a format, not plain f32 values")
     for form in forms:
-        judge.inside_only(scope, form.inside)
         if (form.x, form.format, form.values) != (first.x, first.format, first.values):
             raise Refusal("its products differ in their activation or in how their weights are stored")
     return launch.GemmPartsOp(
@@ -69,14 +85,28 @@ def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     )
 
 
-def _products(op: tg.FusedOp, scope: Scope) -> Sequence[GemvForm]:
-    forms: list[GemvForm] = []
-    for part in op.parts:
-        form = gemv(part, scope.of(Scope(part).leaves))
-        if form is None:
-            raise Refusal(f"{describe(part)} is no product")
-        forms.append(form)
-    return forms
+def link_head_epilogue(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    """A product, and the rotation of the heads that it is."""
+    product, rotation = head_parts(op)
+    if rotation is None:
+        raise Refusal("its parts are no product and the rotation of its heads")
+    form = _rotation(judge, op, rotation, scope)
+    return launch.FoldOp(judge.link_part(product, scope), rope_parts(judge, [form], scope))
+
+
+def _rotation(judge: Judge, op: Operation, rotation: Operation, scope: Scope) -> RopeForm:
+    """The rotation of a head epilogue, reading the product through views."""
+    assert isinstance(op, tg.FusedOp)
+    for view in op.parts[1:-1]:
+        assert isinstance(view, tg.ViewOp)
+        judge.alias(view.result, view.x, view.offset.value.data)
+    form = rope(rotation, scope.of(leaves(rotation)))
+    if form is None:
+        raise Refusal(f"{describe(rotation)} is no rotation")
+    rows = form.heads // form.per_row
+    if rows > GEMV_ROWS:
+        raise Refusal(f"the product of {rows} rows runs in tiles, which have no epilogue (up to {GEMV_ROWS} rows do)")
+    return form
 
 
 def link_glu(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp
-from lane_mlir.passes.forms import RopeForm, Scope, describe, rope
+from lane_mlir.passes.forms import RopeForm, Scope, describe, leaves, rope
 from lane_mlir.passes.link.judge import Judge, Refusal
 
 
@@ -43,14 +45,23 @@ def link_rope_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.FusedOp)
     forms: list[RopeForm] = []
     for part in op.parts:
-        if isinstance(part, tg.ViewOp):
-            continue
-        form = rope(part, scope.of(Scope(part).leaves))
+        form = rope(part, scope.of(leaves(part)))
         if form is None:
             raise Refusal(f"{describe(part)} is no rotation")
-        judge.inside_only(scope, form.inside)
         forms.append(form)
+    return rope_parts(judge, forms, scope)
+
+
+def rope_parts(judge: Judge, forms: Sequence[RopeForm], scope: Scope) -> launch.RopePartsOp:
+    """The launch of several rotations at one position by the same tables."""
     first = forms[0]
+    for form in forms:
+        judge.inside_only(scope, form.inside)
+        if (form.cos, form.sin, form.pos, form.width, form.half) != (
+            *(first.cos, first.sin, first.pos),
+            *(first.width, first.half),
+        ):
+            raise Refusal("its rotations differ in tables, position or head width")
     return launch.RopePartsOp(
         [
             launch.Rotation(judge.buffer(f.x), judge.landing(f.landing), f.heads, f.per_row, norm=_norm(judge, f))

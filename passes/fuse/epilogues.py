@@ -1,0 +1,65 @@
+"""Rules about what the last block of a launch does: gemv_norm_epilogue, qkv_head_epilogue, moe_deferred_finalize."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xdsl.ir import Operation, SSAValue
+
+from lane_mlir.dialects.tg import FusedOp, MoeOp, RmsNormOp, RopeOp, ViewOp
+from lane_mlir.passes.forms import gemv, leaves, norm, rope
+from lane_mlir.passes.fuse.rule import FusionRule, Place
+
+
+class GemvNormEpilogue(FusionRule):
+    """A product, then the norm of its whole row (with what is added and normed before), by the last block to finish."""
+
+    name = "gemv_norm_epilogue"
+    anchors = (RmsNormOp, FusedOp)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        for source in _normed(self, op):
+            product = gemv(source)
+            if product is not None and product.landing.dst.own:
+                yield Place("gemv_norm_epilogue", (source, op))
+
+
+class MoeDeferredFinalize(FusionRule):
+    """A mixture, the residual added to it and the norm of the sum, by the last block to finish."""
+
+    name = "moe_deferred_finalize"
+    anchors = (RmsNormOp, FusedOp)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        for source in _normed(self, op):
+            if isinstance(leaves(source)[0], MoeOp):
+                yield Place("moe_deferred_finalize", (source, op))
+
+
+def _normed(rule: FusionRule, op: Operation) -> Iterator[Operation]:
+    """The ops that compute what a norm reads: its input, and what it adds."""
+    form = norm(op)
+    if form is None:
+        return
+    operands: list[SSAValue] = [form.x] if form.add is None else [form.x, form.add]
+    yield from (source for value in operands if (source := rule.graph.slot_of(value)) is not None)
+
+
+class QkvHeadEpilogue(FusionRule):
+    """A product of queries or keys, then the rotation of its heads (normed first or not, landing in a cache or not)."""
+
+    name = "qkv_head_epilogue"
+    anchors = (RopeOp, FusedOp)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        form = rope(op)
+        if form is None:
+            return
+        views: list[Operation] = []
+        source = self.graph.slot_of(form.x)
+        while isinstance(source, ViewOp):
+            views.append(source)
+            source = self.graph.slot_of(source.x)
+        product = None if source is None else gemv(source)
+        if source is not None and product is not None and product.landing.dst.own:
+            yield Place("qkv_head_epilogue", (source, *reversed(views), op))
