@@ -32,7 +32,11 @@ class Weights(Protocol):
 
 
 def _in_shape(name: str, values: Array, type: Values) -> Array:
-    if values.shape != type.get_shape():
+    shape = type.get_shape()
+    # A file does not tell leading dimensions of 1 from none.
+    if values.size == math.prod(shape) and values.shape[-1:] == shape[-1:]:
+        return values.reshape(shape)
+    if values.shape != shape:
         found, expected = dimensions(values.shape), dimensions(type.get_shape())
         raise LaneError(f'tensor "{name}" is {found}, expected {expected}')
     return values

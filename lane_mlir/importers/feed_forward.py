@@ -5,43 +5,49 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import Activation, ExpertActivation, MoeOp, Scoring, shape_of
+from lane_mlir.importers.model import Model
 from lane_mlir.importers.step import Layer
 
 
 def gated(
-    layer: Layer, x: SSAValue, hidden: int | None = None, activation: Activation = Activation.SILU, suffix: str = ""
+    layer: Layer, x: SSAValue, *, hidden: int | None = None, activation: Activation = Activation.SILU, suffix: str = ""
 ) -> SSAValue:
     """
     down(act(gate(x))·up(x)): tensors `ffn_gate`, `ffn_up` and `ffn_down`, the suffix after each.
 
-    Where there is no gate tensor, `ffn_up` has both: gate, then up.
+    Where there is no gate tensor, `ffn_up` has both: gate, then up. `hidden` is feed_forward_length unless given.
     """
     hidden = layer.model.feed_forward[layer.index] if hidden is None else hidden
     if layer.has(f"ffn_gate{suffix}.weight"):
-        gate = layer.linear(x, f"ffn_gate{suffix}", hidden)
-        up = layer.linear(x, f"ffn_up{suffix}", hidden)
+        gate = _product(layer, x, f"ffn_gate{suffix}", hidden)
+        up = _product(layer, x, f"ffn_up{suffix}", hidden)
     else:
-        both = layer.linear(x, f"ffn_up{suffix}", 2 * hidden)
+        both = _product(layer, x, f"ffn_up{suffix}", 2 * hidden)
         gate = layer.columns(both, 0, hidden, f"ffn_gate{suffix}")
         up = layer.columns(both, hidden, hidden, f"ffn_up{suffix}")
     activated = layer.unary(activation, gate, f"ffn_act{suffix}")
-    return layer.linear(layer.multiply(activated, up, f"ffn_gated{suffix}"), f"ffn_down{suffix}", layer.model.width)
+    y = layer.multiply(activated, up, f"ffn_gated{suffix}")
+    return _product(layer, y, f"ffn_down{suffix}", layer.model.width)
 
 
 def plain(layer: Layer, x: SSAValue, activation: Activation) -> SSAValue:
     """down(act(up(x))): tensors `ffn_up` and `ffn_down`."""
-    up = layer.linear(x, "ffn_up", layer.model.feed_forward[layer.index])
-    return layer.linear(layer.unary(activation, up, "ffn_act"), "ffn_down", layer.model.width)
+    up = _product(layer, x, "ffn_up", layer.model.feed_forward[layer.index])
+    return _product(layer, layer.unary(activation, up, "ffn_act"), "ffn_down", layer.model.width)
+
+
+def _product(layer: Layer, x: SSAValue, role: str, columns: int) -> SSAValue:
+    return layer.linear(x, role, columns, scaled_bias=True)
 
 
 def mixture(
     layer: Layer,
     x: SSAValue,
     *,
-    hidden: int,
+    hidden: int | None = None,
     scoring: Scoring = Scoring.SOFTMAX,
     renormalize: bool = True,
-    scale: float = 1.0,
+    scale: float | None = None,
     groups: tuple[int, int] = (1, 1),
     activation: ExpertActivation = ExpertActivation.SILU,
     alpha: float | None = None,
@@ -49,10 +55,16 @@ def mixture(
 ) -> SSAValue:
     """
     The routed mixture: `ffn_gate_inp` scores the experts (with `exp_probs_b` for the choice alone), whose networks are
-    `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`; biases where the file has them. `groups` are how many there are,
-    and how many are used.
+    `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`; biases where the file has them.
+
+    Keys: expert_count, expert_used_count, expert_feed_forward_length (unless `hidden` is given), expert_weights_scale
+    (unless `scale` is given). `groups` are how many there are, and how many are used.
     """
     model, d = layer.model, shape_of(x)[1]
+    if hidden is None:
+        hidden = model.size("expert_feed_forward_length")
+        model.ignore("feed_forward_length")
+    scale = model.factor("expert_weights_scale", 1.0) if scale is None else scale
     experts, used = model.size("expert_count"), model.size("expert_used_count")
     if used > experts:
         raise model.refuse_key("expert_used_count", f"is {used}, more than the {experts} experts")
@@ -78,3 +90,35 @@ def mixture(
         down_bias=layer.optional_plain("ffn_down_exps.bias", experts, d),
     )
     return layer.emit(moe, "ffn_moe")
+
+
+def with_shared_expert(layer: Layer, x: SSAValue, routed: SSAValue, hidden: int, *, is_gated: bool = False) -> SSAValue:
+    """
+    The routed mixture plus the expert that every row takes: tensors `ffn_gate_shexp`, `ffn_up_shexp` and
+    `ffn_down_shexp`; where it is gated, times the sigmoid of x·`ffn_gate_inp_shexp`.
+    """
+    y = gated(layer, x, hidden=hidden, suffix="_shexp")
+    if is_gated:
+        gate = layer.unary(Activation.SIGMOID, layer.linear(x, "ffn_gate_inp_shexp", 1), "ffn_shexp_gate")
+        y = layer.multiply(y, gate, "ffn_shexp_gated")
+    return layer.add(routed, y, "ffn_shexp_sum")
+
+
+def scoring_of(model: Model, default: Scoring) -> Scoring:
+    """How the router scores experts: `expert_gating_func`, or the default where the file does not say."""
+    number = model.count("expert_gating_func")
+    known = {0: default, 1: Scoring.SOFTMAX, 2: Scoring.SIGMOID, 3: Scoring.SOFTMAX_CHOSEN}
+    if number not in known:
+        raise model.refuse_key("expert_gating_func", f"is {number}, expected 1 (softmax), 2 (sigmoid) or 3 (of chosen)")
+    return known[number]
+
+
+def groups_of(model: Model) -> tuple[int, int]:
+    """Groups of experts, and how many of them are chosen from: expert_group_count, expert_group_used_count."""
+    groups = model.count("expert_group_count") or 1
+    used = model.count("expert_group_used_count") or groups
+    experts, chosen = model.size("expert_count"), model.size("expert_used_count")
+    if experts % groups or used > groups or chosen > used * (experts // groups):
+        message = f"is {groups} with {used} used: {chosen} of {experts} experts cannot be chosen from them"
+        raise model.refuse_key("expert_group_count", message)
+    return groups, used

@@ -15,7 +15,26 @@ Importer: TypeAlias = Callable[[Step], SSAValue]
 """Builds the ops of a step up to its logits, which it returns."""
 
 ARCHITECTURES: dict[str, str] = {
+    "ernie4_5": "ernie",
+    "exaone4": "exaone",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+    "glm4": "glm4",
+    "glm4moe": "glm4moe",
+    "gpt-oss": "gpt_oss",
+    "granite": "granite",
+    "granitemoe": "granite",
+    "lfm2": "lfm2",
+    "lfm2moe": "lfm2",
     "llama": "llama",
+    "olmo2": "olmo2",
+    "phi3": "phi3",
+    "qwen2": "qwen2",
+    "qwen2moe": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3moe": "qwen3",
+    "smollm3": "smollm3",
+    "starcoder2": "starcoder2",
 }
 """The module below `lane_mlir.importers` of each architecture, by `general.architecture`."""
 

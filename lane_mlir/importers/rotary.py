@@ -87,3 +87,25 @@ def _attn_factor(model: Model, factor: float, ext_factor: float) -> float:
     if log_multiplier:
         raise model.refuse_key("rope.scaling.yarn_log_multiplier", f"is {log_multiplier}, which is not supported")
     return attn_factor
+
+
+def sections_of(model: Model, rotary: Rotary, *, is_interleaved: bool = False) -> bool:
+    """
+    Whether the model rotates different pairs by different coordinates (rope.dimension_sections): time, height, width of
+    an image. A token of text has one position in all three; the fourth coordinate of every token is 0.
+
+    Raises LaneError if a pair would turn by the fourth.
+    """
+    name = "rope.dimension_sections"
+    sections = model.checkpoint.metadata.optional_array(model.key(name), int) or []
+    if len(sections) < 3 or not all(section > 0 for section in sections[:2]):
+        return False
+    pairs, (time, height, width) = rotary.columns // 2, sections[:3]
+    cycle = sum(sections)
+    is_covered = all(
+        pair % cycle < (3 * (time, height, width)[pair % cycle % 3] if is_interleaved else time + height + width)
+        for pair in range(pairs)
+    )
+    if not is_covered:
+        raise model.refuse_key(name, f"is {sections}, which leaves some of {pairs} pairs without a position")
+    return True

@@ -103,15 +103,23 @@ class Scope:
         return self.prefix + tensor in self.model.checkpoint.tensors
 
     def constant(self, tensor: str, *shape: int) -> SSAValue:
-        """A tensor of the checkpoint, in the format it is stored in."""
+        """
+        A tensor of the checkpoint, in the format it is stored in.
+
+        The file does not tell leading dimensions of 1 from none: the constant has those of the shape that is asked for.
+        """
         name = self.prefix + tensor
-        stored = self.model.checkpoint.tensor(name, *shape)
-        known = self.step.constants.get(name)
+        stored = self.model.checkpoint.tensor(name)
+        shape = shape or stored.shape
+        if _core(stored.shape) != _core(shape):
+            # Refuses, naming both shapes.
+            self.model.checkpoint.tensor(name, *shape)
+        known = self.step.constants.get((name, shape))
         if known is not None:
             return known
         encoding = NoneAttr() if stored.format is Format.F32 else RowsAttr(stored.format)
-        constant = self.emit(ConstantOp(name, TensorType(f32, stored.shape, encoding)), tensor)
-        self.step.constants[name] = constant
+        constant = self.emit(ConstantOp(name, TensorType(f32, shape, encoding)), tensor)
+        self.step.constants[name, shape] = constant
         return constant
 
     def plain(self, tensor: str, *shape: int) -> SSAValue:
@@ -122,27 +130,38 @@ class Scope:
             raise self.model.refuse(f"tensor '{self.prefix}{tensor}' is stored as {form}, expected f32")
         return constant
 
-    def optional_plain(self, tensor: str, *shape: int) -> SSAValue | None:
-        """A plain tensor that all layers have, or none."""
+    def has_optional(self, tensor: str) -> bool:
+        """Whether the file has a tensor that all layers have, or none."""
         present = self.has(tensor)
         self.step.optional_tensors.setdefault(tensor, {})[self.prefix] = present
-        return self.plain(tensor, *shape) if present else None
+        return present
+
+    def optional_plain(self, tensor: str, *shape: int) -> SSAValue | None:
+        """A plain tensor that all layers have, or none."""
+        return self.plain(tensor, *shape) if self.has_optional(tensor) else None
 
     # --- ops ---
 
-    def linear(self, x: SSAValue, role: str, columns: int) -> SSAValue:
-        """x·wᵀ of the tensor `role.weight`, times `role.scale` and plus `role.bias` where the file has them."""
+    def linear(self, x: SSAValue, role: str, columns: int, *, scaled_bias: bool = False) -> SSAValue:
+        """
+        x·wᵀ of the tensor `role.weight`, times `role.scale` and plus `role.bias` where the file has them; where
+        `scaled_bias`, the sum of product and bias is what is scaled.
+        """
         w = self.constant(f"{role}.weight", columns, shape_of(x)[1])
         y = self.emit(MatmulOp(x, w), f"{role}.weight", role)
-        scale = self.optional_plain(f"{role}.scale", 1)
-        if scale is not None:
-            y = self._scaled(y, scale, role)
+        if not scaled_bias:
+            y = self._scaled(y, role)
         bias = self.optional_plain(f"{role}.bias", columns)
-        return y if bias is None else self.add(y, bias, f"{role}.bias")
+        if bias is not None:
+            y = self.add(y, bias, f"{role}.bias")
+        return self._scaled(y, role) if scaled_bias else y
 
-    def _scaled(self, y: SSAValue, scale: SSAValue, role: str) -> SSAValue:
-        """Every element times one value: a column, of which the value is the one row."""
-        # The scale of activations that goes with it says how to quantize them, not what the product is.
+    def _scaled(self, y: SSAValue, role: str) -> SSAValue:
+        """Every element times the one of `role.scale`: as a column, so that this is one row for all."""
+        scale = self.optional_plain(f"{role}.scale", 1)
+        if scale is None:
+            return y
+        # The scale of activations beside it says how to quantize them, not what the product is.
         if self.has(f"{role}.input_scale"):
             self.model.checkpoint.tensor(f"{self.prefix}{role}.input_scale")
         rows, columns = shape_of(y)
@@ -247,7 +266,7 @@ class Step(Scope):
         self.logits: LogitRows = logits
         self.target = target
         self.block = Block()
-        self.constants: dict[str, SSAValue] = {}
+        self.constants: dict[tuple[str, tuple[int, ...]], SSAValue] = {}
         self.optional_tensors: dict[str, dict[str, bool]] = {}
         self.state_bytes = 0
         """Bytes of the caches and the state, as the target stores them."""
@@ -279,14 +298,18 @@ class Step(Scope):
         result = TensorType(f32, (self.rows, model.width))
         return self.emit(GatherOp(table, self.token, result), "token_embd.weight", "token_embd")
 
-    def rotation(self, rotary: Rotary, pairing: Pairing, factors: str = "rope_freqs.weight") -> Rotation:
-        """The tables of a rotation for every position of the step; `factors` divide its frequencies if in the file."""
+    def rotation(self, rotary: Rotary, pairing: Pairing) -> Rotation:
+        """
+        The tables of a rotation for every position of the step.
+
+        Divisors of its frequencies, where the file has them: `rope_freqs`, or for long rope one of `rope_factors_long`
+        and `rope_factors_short`.
+        """
         half = rotary.columns // 2
-        divisors = self.optional_plain(factors, half)
         table = RopeTableOp(
             TensorType(f32, (self.context, half)),
             base=rotary.base,
-            factors=divisors,
+            factors=self._frequency_factors(rotary, half),
             freq_scale=rotary.freq_scale,
             ext_factor=rotary.ext_factor,
             attn_factor=rotary.attn_factor,
@@ -298,12 +321,27 @@ class Step(Scope):
         table.cos.name_hint, table.sin.name_hint = "rope_cos", "rope_sin"
         return Rotation(table.cos, table.sin, pairing)
 
+    def _frequency_factors(self, rotary: Rotary, half: int) -> SSAValue | None:
+        if not self.has("rope_factors_long.weight"):
+            return self.optional_plain("rope_freqs.weight", half)
+        used, unused = ("long", "short") if rotary.is_long else ("short", "long")
+        self.model.checkpoint.tensor(f"rope_factors_{unused}.weight", half)
+        return self.plain(f"rope_factors_{used}.weight", half)
+
+    def soft_capped(self, logits: SSAValue, cap: float) -> SSAValue:
+        """cap·tanh(logits/cap); the logits where the cap is 0."""
+        if not cap:
+            return logits
+        bounded = self.unary(Activation.TANH, self.scale(logits, 1 / cap, "softcap_scale"), "softcap_tanh")
+        return self.scale(bounded, cap, "softcap")
+
     def head(self, x: SSAValue) -> SSAValue:
         """The logits: a product by `output.weight`, or by the embedding table where the file has none."""
         vocabulary = self.model.vocabulary
         if self.has("output.weight"):
             return self.linear(x, "output", vocabulary)
-        return self.emit(MatmulOp(x, self.constant("token_embd.weight")), "token_embd.weight", "output")
+        table = self.constant("token_embd.weight", vocabulary, self.model.width)
+        return self.emit(MatmulOp(x, table), "token_embd.weight", "output")
 
     def close(self, logits: SSAValue) -> ModuleOp:
         """The arg-max of the last row, the advance of a decode step, and the module around it all."""
@@ -323,3 +361,9 @@ class Step(Scope):
                 has = next(prefix for prefix, here in present.items() if here)
                 lacks = next(prefix for prefix, here in present.items() if not here)
                 raise self.model.refuse(f"tensor '{lacks}{tensor}' is missing, though there is '{has}{tensor}'")
+
+
+def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape less its leading ones."""
+    first = next((i for i, dimension in enumerate(shape) if dimension != 1), len(shape) - 1)
+    return shape[first:]

@@ -1,0 +1,45 @@
+"""Sliding windows: which layers attend only to the last positions."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from lane_mlir.importers.model import Model
+from lane_mlir.importers.step import Step
+
+EVERY_LAYER = 0
+"""The period of a pattern in which every layer is local."""
+
+
+def windows_of(step: Step, *, period: int, default: int | None = None) -> tuple[int | None, ...]:
+    """
+    The window of each layer, None where it attends to every position of the step.
+
+    Keys: attention.sliding_window (`default` if absent; None for no windows) and attention.sliding_window_pattern, an
+    array with true for each local layer, or the period: the last layer of each period is global.
+    """
+    model, name = step.model, "attention.sliding_window"
+    window = model.optional(name, int)
+    window = default if window is None else window
+    local = local_layers(model, period)
+    if window is None:
+        return (None,) * model.layers
+    if window < 1:
+        raise model.refuse_key(name, f"is {window}, expected at least 1")
+    return tuple(window if is_local and window < step.context else None for is_local in local)
+
+
+def local_layers(model: Model, period: int) -> tuple[bool, ...]:
+    """Which layers are local, by the file's pattern, or else by the period."""
+    name = "attention.sliding_window_pattern"
+    key, metadata = model.key(name), model.checkpoint.metadata
+    if not metadata.is_array(key):
+        period = model.optional(name, int, period)
+        if period < 0:
+            raise model.refuse_key(name, f"is {period}, expected at least 0")
+        return tuple(period == EVERY_LAYER or layer % period < period - 1 for layer in range(model.layers))
+    flags = cast("list[object]", metadata.value(key))
+    model.ignore(name)
+    if len(flags) < model.layers or not all(flag in (0, 1) for flag in flags):
+        raise model.refuse_key(name, f"has {len(flags)} values, expected 0 or 1 for each of {model.layers} layers")
+    return tuple(bool(flag) for flag in flags[: model.layers])

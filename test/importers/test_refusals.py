@@ -1,0 +1,120 @@
+"""What an importer refuses, in one line that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.diagnostics import LaneError
+from lane_mlir.importers import import_step
+
+LLAMA = "llama-Q4_K_M"
+
+
+def refusal(path: Path, **options: Any) -> str:
+    with pytest.raises(LaneError) as refused:
+        import_step(Checkpoint.open(path), **options)
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": 0}, "rows is 0, expected at least 1"),
+        ({"rows": 9, "context": 8}, "a step of 9 rows does not fit a context of 8 positions"),
+        ({"context": 0}, "context is 0, expected at least 1"),
+        ({"context": -1}, "context is -1, expected at least 1"),
+        ({"context": 10**9}, "a context of 1000000000 positions takes 1907.3 GiB of state, more than the 140 GiB"),
+        ({"sequences": 2}, "sequences is 2"),
+    ],
+)
+def test_sizes_of_the_step(model: Callable[[str], Path], options: dict[str, int], message: str) -> None:
+    assert message in refusal(model(LLAMA), **options)
+
+
+def test_an_unknown_architecture(edited: Callable[..., Path]) -> None:
+    message = refusal(edited(LLAMA, {"general.architecture": "lama"}))
+    assert "unknown architecture 'lama'; did you mean 'llama'?" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("block_count", 0, "key 'llama.block_count' is 0, expected at least 1"),
+        ("attention.head_count", 0, "key 'llama.attention.head_count' is 0, expected at least 1"),
+        ("attention.head_count", [4, 0], "key 'llama.attention.head_count' is 0 and head_count_kv 2 in layer 1"),
+        ("attention.head_count_kv", 3, "key 'llama.attention.head_count_kv' is 3 in layer 0"),
+        ("attention.head_count_kv", [2, 2, 2], "'llama.attention.head_count_kv' has 3 values"),
+        ("attention.causal", False, "key 'llama.attention.causal' is false"),
+        ("attention.layer_norm_rms_epsilon", 0.0, "key 'llama.attention.layer_norm_rms_epsilon' is 0.0"),
+        ("attention.layer_norm_rms_epsilon", 1, "key 'llama.attention.layer_norm_rms_epsilon' is int32"),
+        ("rope.dimension_count", 65, "key 'llama.rope.dimension_count' is 65, expected even and at most 64"),
+        ("rope.dimension_count", 66, "key 'llama.rope.dimension_count' is 66, expected even and at most 64"),
+        ("rope.freq_base", -1.0, "key 'llama.rope.freq_base' is -1.0, expected more than 0"),
+        ("rope.scaling.type", "spiral", "key 'llama.rope.scaling.type' is 'spiral', expected one of none, linear"),
+        ("rope.scaling.factor", -2.0, "key 'llama.rope.scaling.factor' is -2.0, expected more than 0"),
+        ("logit_scale", 0.5, "key 'llama.logit_scale' = 0.5 is not understood"),
+        ("attention.sliding_window", 16, "key 'llama.attention.sliding_window' = 16 is not understood"),
+        ("attention.alibi_slopes", [0.0, 0.5], "key 'llama.attention.alibi_slopes' = [0.0, 0.5] is not understood"),
+        ("expert_count", 8, "key 'llama.expert_used_count' is missing"),
+        ("vocab_size", 127, "tensor 'token_embd.weight' has 128 rows for a vocabulary of 127 tokens"),
+        ("feed_forward_length", 256, "tensor 'blk.0.ffn_gate.weight' is 384 x 256, expected 256 x 256"),
+    ],
+)
+def test_values_of_keys(edited: Callable[..., Path], key: str, value: object, message: str) -> None:
+    assert message in refusal(edited(LLAMA, {f"llama.{key}": value}))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "block_count",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.layer_norm_rms_epsilon",
+    ],
+)
+def test_a_missing_key(edited: Callable[..., Path], key: str) -> None:
+    assert f"key 'llama.{key}' is missing" in refusal(edited(LLAMA, without_keys=[f"llama.{key}"]))
+
+
+@pytest.mark.parametrize(
+    "tensor", ["token_embd.weight", "output_norm.weight", "blk.1.attn_k.weight", "blk.0.ffn_down.weight"]
+)
+def test_a_missing_tensor(edited: Callable[..., Path], tensor: str) -> None:
+    assert f"tensor '{tensor}' is missing" in refusal(edited(LLAMA, without_tensors=[tensor]))
+
+
+def test_a_misshapen_tensor(edited: Callable[..., Path]) -> None:
+    path = edited(LLAMA, tensors={"blk.1.attn_v.weight": np.zeros((64, 256), np.float32)})
+    assert "tensor 'blk.1.attn_v.weight' is 64 x 256, expected 128 x 256" in refusal(path)
+
+
+def test_a_norm_that_is_not_f32(edited: Callable[..., Path]) -> None:
+    path = edited(LLAMA, tensors={"output_norm.weight": np.ones(256, np.float16)})
+    assert "tensor 'output_norm.weight' is stored as f16, expected f32" in refusal(path)
+
+
+def test_a_tensor_that_nothing_reads(edited: Callable[..., Path]) -> None:
+    path = edited(LLAMA, tensors={"blk.0.attn_q_norm.weight": np.ones(64, np.float32)})
+    message = refusal(path)
+    assert "tensor 'blk.0.attn_q_norm.weight' is not understood for architecture 'llama'" in message
+
+
+def test_a_bias_that_only_one_layer_has(edited: Callable[..., Path]) -> None:
+    path = edited(LLAMA, tensors={"blk.1.attn_q.bias": np.ones(256, np.float32)})
+    assert "tensor 'blk.0.attn_q.bias' is missing, though there is 'blk.1.attn_q.bias'" in refusal(path)
+
+
+def test_neutral_values_say_nothing(edited: Callable[..., Path]) -> None:
+    neutral = {"logit_scale": 0.0, "attention.sliding_window": 0, "swin_norm": False, "expert_count": 0, "x": [-1, 0]}
+    path = edited(LLAMA, {f"llama.{key}": value for key, value in neutral.items()})
+    import_step(Checkpoint.open(path)).verify()
