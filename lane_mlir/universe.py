@@ -73,6 +73,12 @@ def _plan() -> type[ModulePass]:
     return PlanPass
 
 
+def _check_plan() -> type[ModulePass]:
+    from lane_mlir.passes.plan import CheckPlanPass
+
+    return CheckPlanPass
+
+
 def _rule(name: str) -> Callable[[], type[ModulePass]]:
     def rule() -> type[ModulePass]:
         from lane_mlir.passes.fuse import rule_pass
@@ -94,6 +100,7 @@ LANE_UNIVERSE = Universe(
         "fuse": _fuse,
         "link": _link,
         "plan": _plan,
+        "check-plan": _check_plan,
         **{f"fuse-{rule.replace('_', '-')}": _rule(rule) for rule in GRAPH_RULES},
     },
     all_frontends={"gguf": _gguf},

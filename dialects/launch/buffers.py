@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from enum import Enum
 
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -31,9 +32,17 @@ from xdsl.printer import Printer
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind
 from xdsl.utils.exceptions import VerifyException
 
+from lane_mlir.cuda.kernels.gemv import QBLOCK, quantizes_in_place
 from lane_mlir.dialects.launch.attributes import DType, DTypeAttr, Fill, FillAttr, NumberAttr, ShapeAttr, parse_number
 from lane_mlir.dialects.launch.types import BUFFER
-from lane_mlir.dialects.tg.attributes import ArgAttr
+from lane_mlir.dialects.tg.attributes import ArgAttr, Numerics
+
+
+class Touch(Enum):
+    """A form of a buffer: its plain elements, or blocks of 32 int8 with a scale."""
+
+    PLAIN = "plain"
+    QUANT = "quantized"
 
 
 class BufferEffect(MemoryEffect):
@@ -88,10 +97,13 @@ class BufferOp(IRDLOperation):
     """
     One buffer of a schedule: its name (unique there), the type and shape of its elements, what it holds before the
     step, and the forms in which launches touch it: `plain`, elements of its type; `quantized`, blocks of 32 int8 with
-    an f32 scale (two words of int8 each under two_pass_int8). The two are stored apart. After planning, a computed
+    an f32 scale (two such words a block under two_pass_int8). The two are stored apart. After planning, a computed
     buffer has for each form its first byte in the schedule's arena.
 
-    `transposed`: the values of a [rows, cols] constant are stored column by column.
+    An alias has its elements in what it is an alias of, and its quantized form too if it begins at a whole block there;
+    otherwise that form is its own, and it has a place for it.
+
+    `transposed`: the values of a [rows, cols] constant are best stored column by column; they mean the same.
 
     Example: `%h = launch.buffer "h.3" f32[1x576] computed plain at 0 quantized at 4096`
     """
@@ -164,13 +176,34 @@ class BufferOp(IRDLOperation):
         """Elements."""
         return math.prod(self.shape.data)
 
-    def span(self) -> tuple[BufferOp, int, int]:
-        """The elements that the buffer is: of which buffer that is no alias, from which on and up to which."""
-        root, start = self, 0
-        while root.of is not None:
-            start += root.offset.data if root.offset is not None else 0
-            root = buffer_of(root.of)
-        return root, start, start + self.length
+    def holder(self, form: Touch) -> tuple[BufferOp, int, int]:
+        """The elements that the buffer is in a form: in the storage of which buffer, from which on and up to which."""
+        held, start = self, 0
+        while held.of is not None and held.offset is not None:
+            if form is Touch.QUANT and not quantizes_in_place(held.offset.data):
+                break
+            start += held.offset.data
+            held = buffer_of(held.of)
+        return held, start, start + self.length
+
+    def has(self, form: Touch) -> bool:
+        """Whether launches touch the buffer in a form."""
+        return (self.plain if form is Touch.PLAIN else self.quantized) is not None
+
+    def place(self, form: Touch) -> int | None:
+        """The first byte in the arena of a form that has a place of its own there."""
+        at = self.at if form is Touch.PLAIN else self.quantized_at
+        return at.data if at is not None else None
+
+    def bytes(self, form: Touch, numerics: Numerics) -> int:
+        """
+        Bytes that a form takes. Quantized: for every block of 32 values, 32 bytes and a scale of 4, twice under
+        two_pass_int8.
+        """
+        if form is Touch.PLAIN:
+            return self.length * self.dtype.data.bytes
+        words = 2 if numerics is Numerics.TWO_PASS_INT8 else 1
+        return -(-self.length // QBLOCK) * (QBLOCK + 4) * words
 
     def refuse(self, message: str) -> VerifyException:
         return VerifyException(f"'{self.name}' op \"{self.label.data}\" {message}")
@@ -185,7 +218,9 @@ class BufferOp(IRDLOperation):
             raise self.refuse(f"is {fill}: a constant, and nothing else, says what it holds")
         if self.role is not None and fill not in (Fill.PARAM, Fill.ZERO):
             raise self.refuse(f"is {fill}: only a param or a zero has a role in the step")
-        if fill is not Fill.COMPUTED and (self.at is not None or self.quantized_at is not None):
+        placed = self.at is not None or self.quantized_at is not None
+        own_blocks = fill is Fill.ALIAS and self.at is None and self.holder(Touch.QUANT)[0] is self
+        if placed and fill is not Fill.COMPUTED and not own_blocks:
             raise self.refuse(f"is {fill}: only a computed buffer lies in the arena")
         places = ((self.at, self.plain), (self.quantized_at, self.quantized))
         if any(place is not None and form is None for place, form in places):

@@ -86,6 +86,9 @@ class BinaryOp(LaunchOp):
     def writes(self) -> Sequence[SSAValue]:
         return (self.out,)
 
+    def updates(self) -> Sequence[SSAValue]:
+        return (self.out,)
+
     def touched_writes(self) -> Touched:
         return produced(self.out, self.f32, self.quant)
 
@@ -152,6 +155,9 @@ class SwiGluOp(LaunchOp):
     def writes(self) -> Sequence[SSAValue]:
         return (self.out,)
 
+    def updates(self) -> Sequence[SSAValue]:
+        return (self.out,)
+
     def touched_writes(self) -> Touched:
         return produced(self.out, self.f32, self.quant)
 
@@ -193,6 +199,9 @@ class ScaleOp(LaunchOp):
         return (self.x,)
 
     def writes(self) -> Sequence[SSAValue]:
+        return (self.y,)
+
+    def updates(self) -> Sequence[SSAValue]:
         return (self.y,)
 
     def written(self, t: SSAValue, touch: Touch) -> int | None:
@@ -239,6 +248,9 @@ class UnaryOp(LaunchOp):
         return (self.x,)
 
     def writes(self) -> Sequence[SSAValue]:
+        return (self.y,)
+
+    def updates(self) -> Sequence[SSAValue]:
         return (self.y,)
 
     def written(self, t: SSAValue, touch: Touch) -> int | None:

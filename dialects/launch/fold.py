@@ -65,6 +65,10 @@ class FoldOp(LaunchOp):
         first, then = self._launches()
         return (*first.writes(), *then.writes())
 
+    def updates(self) -> Sequence[SSAValue]:
+        first, then = self._launches()
+        return (*first.updates(), *then.updates())
+
     def typed(self, numerics: Numerics) -> Sequence[SSAValue]:
         first, then = self._launches()
         return (*first.typed(numerics), *then.typed(numerics))

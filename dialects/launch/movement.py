@@ -209,6 +209,9 @@ class SetRowOp(LaunchOp):
     def writes(self) -> Sequence[SSAValue]:
         return (self.table,)
 
+    def updates(self) -> Sequence[SSAValue]:
+        return (self.table,)
+
     def typed(self, numerics: Numerics) -> Sequence[SSAValue]:
         return (self.table,)
 

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from enum import Enum
 from typing import ClassVar, TypeAlias
 
 from xdsl.dialects.builtin import UnitAttr
@@ -35,7 +34,7 @@ from lane_mlir.dialects.launch.attributes import (
     Tail,
     TailAttr,
 )
-from lane_mlir.dialects.launch.buffers import buffer_of
+from lane_mlir.dialects.launch.buffers import Touch, buffer_of
 from lane_mlir.dialects.tg.attributes import (
     Activation,
     ActivationAttr,
@@ -53,14 +52,6 @@ from lane_mlir.dialects.tg.attributes import (
     ScoringAttr,
 )
 from lane_mlir.formats import Format
-
-
-class Touch(Enum):
-    """A form of a buffer: its plain elements, or blocks of 32 int8 with a scale."""
-
-    PLAIN = "plain"
-    QUANT = "quantized"
-
 
 Touched: TypeAlias = list[tuple[SSAValue, Touch]]
 """Buffers, and the form in which a launch touches each."""
@@ -173,6 +164,10 @@ class LaunchOp(IRDLOperation, ABC):
 
     def typed(self, numerics: Numerics) -> Sequence[SSAValue]:
         """The buffers whose kernel takes elements of the type that they are stored as: 16 bits too."""
+        return ()
+
+    def updates(self) -> Sequence[SSAValue]:
+        """The buffers that the launch may read and write at once: what it writes of them, it has read or never does."""
         return ()
 
     def touches(self, numerics: Numerics) -> tuple[Touched, Touched]:

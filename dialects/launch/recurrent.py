@@ -111,6 +111,9 @@ class ConvOp(LaunchOp):
     def writes(self) -> Sequence[SSAValue]:
         return (self.y, self.ring)
 
+    def updates(self) -> Sequence[SSAValue]:
+        return (self.ring,)
+
     def written(self, t: SSAValue, touch: Touch) -> int | None:
         return self.rows.data * self.chan.data if t is not self.ring else None
 
@@ -210,6 +213,9 @@ class ConvPartsOp(LaunchOp):
 
     def writes(self) -> Sequence[SSAValue]:
         return tuple(v for c in self.each() for v in (c.y, c.ring))
+
+    def updates(self) -> Sequence[SSAValue]:
+        return tuple(self.ring)
 
     def written(self, t: SSAValue, touch: Touch) -> int | None:
         return next((c.chan * self.seqs.data for c in self.each() if c.y is t), None)
@@ -512,6 +518,9 @@ class DeltaOp(LaunchOp):
 
     def writes(self) -> Sequence[SSAValue]:
         return (self.out, self.st)
+
+    def updates(self) -> Sequence[SSAValue]:
+        return (self.st,)
 
     def typed(self, numerics: Numerics) -> Sequence[SSAValue]:
         return (self.st,)

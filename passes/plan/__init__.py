@@ -1,0 +1,85 @@
+"""
+The planner: a schedule as `link` leaves it becomes one that a target runs as it is.
+
+In order: rows a warp and split counts, chosen for the chip; whole blocks of what is read quantized; the forms and types
+of the buffers; their places in one arena; and at the end a check of the whole that knows nothing of the planner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from lane_mlir.chips import chip
+from lane_mlir.diagnostics import unknown
+from lane_mlir.dialects.launch import ScheduleOp
+from lane_mlir.dialects.tg import Numerics, TargetAttr
+from lane_mlir.passes.plan.arena import place
+from lane_mlir.passes.plan.buffers import (
+    check_bound,
+    check_whole_blocks,
+    drop_unused,
+    mark_forms,
+    refuse_untyped,
+    set_types,
+    transpose_weights,
+)
+from lane_mlir.passes.plan.check import CheckPlanPass, check
+from lane_mlir.passes.plan.counts import ROWS_A_WARP, choose_rows_a_warp, choose_splits, one_row_a_warp, share_key_rows
+from lane_mlir.passes.plan.errors import NoKernel, Shape, Unbound
+
+RULES = (ROWS_A_WARP, "sequences")
+"""The rules that act on launches, in their order."""
+
+
+@dataclass(frozen=True)
+class PlanPass(ModulePass):
+    """
+    Plans every schedule of a module, for the target that it names.
+
+    `held`: the rules not to apply. Raises NoKernel, Shape or Unbound, each a PassFailedException at a launch.
+    """
+
+    name = "plan"
+
+    held: tuple[str, ...] = ()
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for rule in self.held:
+            if rule not in RULES:
+                raise PassFailedException(unknown("rule", rule, RULES))
+        for schedule in op.ops:
+            if isinstance(schedule, ScheduleOp):
+                plan(schedule, self.held)
+
+
+def plan(schedule: ScheduleOp, held: tuple[str, ...] = ()) -> None:
+    """Plan one schedule in place."""
+    target = schedule.target if schedule.target is not None else TargetAttr()
+    schedule.target = target
+    check_bound(schedule)
+    numerics, on = target.numerics.data, chip(target.chip.data)
+    launches = schedule.launches()
+    if ROWS_A_WARP in held:
+        one_row_a_warp(launches)
+    else:
+        choose_rows_a_warp(launches)
+    share_key_rows(launches, numerics, on)
+    choose_splits(launches, numerics, on)
+    if numerics is not Numerics.DEQUANT:
+        check_whole_blocks(launches)
+    transpose_weights(schedule)
+    touches = [launch.touches(numerics) for launch in launches]
+    mark_forms(schedule, touches)
+    set_types(schedule, target)
+    refuse_untyped(launches, numerics)
+    drop_unused(schedule)
+    place(schedule, touches, numerics)
+    check(schedule)
+
+
+__all__ = ["RULES", "CheckPlanPass", "NoKernel", "PlanPass", "Shape", "Unbound", "check", "plan"]

@@ -1,0 +1,172 @@
+"""How many: rows a warp computes, parts that sums and contexts are split in. Chosen by format, shape and chip."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+
+from lane_mlir.chips import Chip
+from lane_mlir.cuda.kernels.attention import (
+    ATTN_SHARED_HEADS,
+    attended_span,
+    attn_shared_smem_bytes,
+    attn_shared_splits,
+)
+from lane_mlir.cuda.kernels.gemm import GEMM_F32_TILE, GEMM_F32_TILE_K, gemm_f32_splits
+from lane_mlir.cuda.kernels.gemv import gemv_f32_parts, rows_a_warp
+from lane_mlir.dialects.launch import (
+    AttentionOp,
+    FoldOp,
+    GateProjOp,
+    GemmPartsOp,
+    GemvF32Op,
+    GemvGluOp,
+    GemvOp,
+    LaunchOp,
+    MoeOp,
+    NamesAttr,
+    NumberAttr,
+    SliceOp,
+)
+from lane_mlir.dialects.launch.operation import ceil_div
+from lane_mlir.dialects.tg import Numerics
+
+ROWS_A_WARP = "rows_a_warp"
+
+
+def choose_rows_a_warp(launches: Sequence[LaunchOp]) -> None:
+    """
+    The rule rows_a_warp: several output rows a warp for the matrix-vector products that gain by it. It fires once for
+    each product: for every one of a launch of several.
+    """
+    for launch in launches:
+        product = launch.mixture() or (launch.parts()[0] if isinstance(launch, FoldOp) else launch)
+        match product:
+            case GemvOp() | GemvGluOp() | MoeOp():
+                wide, products = _rows(product), 1
+            case GemmPartsOp():
+                # The judge has chosen them already, if it could.
+                wide = max(product.per_warp.data, _rows(product))
+                products = len(product.products)
+            case _:
+                continue
+        if wide > 1:
+            product.per_warp = NumberAttr(wide)
+            launch.rules = NamesAttr(launch.rules.data + (ROWS_A_WARP,) * products)
+
+
+def one_row_a_warp(launches: Sequence[LaunchOp]) -> None:
+    """Every product with one row a warp: what holding rows_a_warp leaves."""
+    for launch in launches:
+        for part in launch.parts():
+            if isinstance(part, GemvOp | GemvGluOp | MoeOp | GemmPartsOp):
+                part.per_warp = NumberAttr(1)
+
+
+def _rows(product: GemvOp | GemvGluOp | MoeOp | GemmPartsOp) -> int:
+    match product:
+        case GemvOp():
+            return rows_a_warp(product.format.data, product.n.data, product.k.data, product.m.data)
+        case GemvGluOp():
+            n, k, m = product.n.data, product.k.data, product.m.data
+            return min(rows_a_warp(f, n, k, m) for f in product.formats.data)
+        case GemmPartsOp():
+            k, m = product.k.data, product.m.data
+            return min(rows_a_warp(product.format.data, part.data.n, k, m) for part in product.products)
+        case MoeOp():
+            if product.rows.data != 1:
+                return 1
+            shared = product.shared
+            hidden = product.k.data * product.dff.data + (shared.dff if shared is not None else 0)
+            return min(rows_a_warp(f, hidden, product.d.data, 1) for f in product.input_formats())
+
+
+def choose_splits(launches: Sequence[LaunchOp], numerics: Numerics, chip: Chip) -> None:
+    """Parts into which the sums of products by plain weights are split, so that few outputs still fill the chip."""
+    for launch in launches:
+        product = launch.mixture() or launch
+        match product:
+            case MoeOp(router=None) if product.on_tensor_cores(numerics):
+                tiles = _tiles(product.experts.data, product.rows.data)
+                splits = gemm_f32_splits(tiles, chip.multiprocessors, ceil_div(product.d.data, GEMM_F32_TILE_K))
+                product.router_split = NumberAttr(splits)
+            case GemvF32Op() if product.multiplies_in_tiles(numerics):
+                tiles = _tiles(product.n.data, product.m.data)
+                splits = gemm_f32_splits(tiles, chip.multiprocessors, ceil_div(product.k.data, GEMM_F32_TILE_K))
+                product.split = NumberAttr(splits)
+            case GemvF32Op():
+                product.split = NumberAttr(gemv_f32_parts(product.n.data, product.k.data, chip.multiprocessors))
+            case GateProjOp():
+                product.split = NumberAttr(gemv_f32_parts(product.heads.data, product.k.data, chip.multiprocessors))
+            case _:
+                pass
+
+
+def _tiles(columns: int, rows: int) -> int:
+    return ceil_div(columns, GEMM_F32_TILE) * ceil_div(rows, GEMM_F32_TILE)
+
+
+def share_key_rows(launches: Sequence[LaunchOp], numerics: Numerics, chip: Chip) -> None:
+    """
+    Attention whose heads all read the same key rows, with the values inside them, by one block for all heads: each key
+    row is then read once, not once a head. Under `dequant` heads stay apart.
+    """
+    if numerics is Numerics.DEQUANT:
+        return
+    rows = KeyRows(launches)
+    for index, launch in enumerate(launches):
+        if not isinstance(launch, AttentionOp) or launch.attends_in_tiles(numerics):
+            continue
+        heads, hd = launch.heads.data, launch.hd.data
+        fits = (
+            launch.split is None
+            and launch.group.data == heads
+            and heads <= ATTN_SHARED_HEADS
+            and hd % 4 == 0
+            and launch.vd.data % 2 == 0
+            and attn_shared_smem_bytes(heads, hd) <= chip.shared_memory_bytes
+        )
+        if fits and rows.hold_values_of(launch, index):
+            window = launch.window.data if launch.window is not None else None
+            span = attended_span(launch.len.data, window)
+            launch.shared = NumberAttr(attn_shared_splits(span, chip.multiprocessors))
+
+
+class KeyRows:
+    """Which attention finds its values inside its key rows, in a sequence of launches."""
+
+    def __init__(self, launches: Sequence[LaunchOp]):
+        self._slices = {op.y: (index, op) for index, op in enumerate(launches) if isinstance(op, SliceOp)}
+        self._writers: dict[SSAValue, list[int]] = defaultdict(list)
+        for index, launch in enumerate(launches):
+            for buffer in launch.writes():
+                self._writers[buffer].append(index)
+
+    def hold_values_of(self, launch: AttentionOp, index: int) -> bool:
+        """Whether the values are a part of every key row, in place or as a slice of them that is still true."""
+        key_heads = launch.heads.data // launch.group.data
+        key_width, value_width = key_heads * launch.hd.data, key_heads * launch.vd.data
+        if launch.kc is launch.vc:
+            inside = launch.voff.data % 2 == 0 and launch.voff.data + launch.vd.data <= launch.hd.data
+            return inside and launch.vstride.data == key_width
+        at, made = self._slices.get(launch.vc, (0, None))
+        if made is None or made.x is not launch.kc:
+            return False
+        start = made.start.data
+        return (
+            made.every.data == key_width
+            and made.width.data == value_width
+            and start % 2 == 0
+            and start + launch.vd.data <= launch.hd.data
+            and launch.voff.data == 0
+            and launch.vstride.data == value_width
+            and not self._written_between(launch.kc, at, index)
+        )
+
+    def _written_between(self, buffer: SSAValue, after: int, before: int) -> bool:
+        written = self._writers.get(buffer, [])
+        following = bisect_right(written, after)
+        return following < len(written) and written[following] < before
