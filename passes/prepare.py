@@ -12,6 +12,7 @@ from lane_mlir.dialects.tg import (
     FusedOp,
     LiftedOperation,
     MatmulOp,
+    MoeOp,
     Numerics,
     QuantizedAttr,
     QuantizeOp,
@@ -48,6 +49,10 @@ def quantize_activations(func: FuncOp, numerics: Numerics) -> None:
             quantized.setdefault(op.x, op.result)
         if isinstance(op, MatmulOp) and format_of_weight(op.w).is_block and encoding_of(op.x) is None:
             op.operands[0] = _quantize(op.x, numerics, quantized)
+        if isinstance(op, MoeOp) and op.quantized is None:
+            formats = (format_of_weight(op.gate), format_of_weight(op.up))
+            if any(weight_format.is_block for weight_format in formats):
+                Rewriter.replace_op(op, op.taking(_quantize(op.x, numerics, quantized)))
 
 
 def _quantize(x: SSAValue, numerics: Numerics, quantized: dict[SSAValue, SSAValue]) -> SSAValue:

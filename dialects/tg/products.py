@@ -169,7 +169,10 @@ class MoeOp(LiftedOperation):
     expert(e, x) = down[e]·act(gate[e]·x + gate_bias[e], up[e]·x + up_bias[e]) + down_bias[e].
 
     x [m, d]; router [experts, d]; gate, up [experts, ff, d]; down [experts, d, ff]; router_bias, selection_bias
-    [experts]; gate_bias, up_bias [experts, ff]; down_bias [experts, d]; y [m, d]. Router and scores are f32.
+    [experts]; gate_bias, up_bias [experts, ff]; down_bias [experts, d]; y [m, d].
+
+    Router and scores are f32. The experts' products take the activation as tg.matmul does: `quantized` is x quantized,
+    for those by weights in a block format; where it is absent, such a product quantizes x itself.
 
     Sources: Shazeer et al. (2017); DeepSeek-V3 technical report (2024) for the groups and the selection bias.
     """
@@ -187,6 +190,7 @@ class MoeOp(LiftedOperation):
     gate_bias = opt_operand_def(Values)
     up_bias = opt_operand_def(Values)
     down_bias = opt_operand_def(Values)
+    quantized = opt_operand_def(Values)
     used = prop_def(I64)
     scoring = prop_def(ScoringAttr)
     renormalize = opt_prop_def(UnitAttr)
@@ -198,15 +202,15 @@ class MoeOp(LiftedOperation):
     limit = opt_prop_def(F64)
     result = result_def(Values)
 
-    STORED_AS: ClassVar = {"x": (QuantizedAttr,), **dict.fromkeys(("router", "gate", "up", "down"), (RowsAttr,))}
+    STORED_AS: ClassVar = {"quantized": (QuantizedAttr,), **dict.fromkeys(("router", "gate", "up", "down"), (RowsAttr,))}
     assembly_format = (
-        NUMBER + " $x `router` $router `gate` $gate `up` $up `down` $down"
+        NUMBER + " $x (`quantized` $quantized^ `:` type($quantized))? `router` $router `gate` $gate `up` $up `down` $down"
         " (`router_bias` $router_bias^ `:` type($router_bias))?"
         " (`selection_bias` $selection_bias^ `:` type($selection_bias))?"
         " (`gate_bias` $gate_bias^ `:` type($gate_bias))? (`up_bias` $up_bias^ `:` type($up_bias))?"
         " (`down_bias` $down_bias^ `:` type($down_bias))?"
         " `used` $used `of` `groups` $groups_used `/` $groups `by` $scoring (`renormalize` $renormalize^)?"
-        " `scale` $scale $activation (`alpha` $alpha^)? (`limit` $limit^)? attr-dict `:`"
+        " `scale` custom<Real>($scale) $activation (`alpha` custom<Real>($alpha)^)? (`limit` custom<Real>($limit)^)? attr-dict `:`"
         " type($x) `,` type($router) `,` type($gate) `,` type($up) `,` type($down) `->` type($result)"
     )
     traits = traits_def(Pure())
@@ -233,9 +237,13 @@ class MoeOp(LiftedOperation):
         gate_bias: SSAValue | None = None,
         up_bias: SSAValue | None = None,
         down_bias: SSAValue | None = None,
+        quantized: SSAValue | None = None,
     ):
         super().__init__(
-            operands=[x, router, gate, up, down, router_bias, selection_bias, gate_bias, up_bias, down_bias],
+            operands=[
+                *(x, router, gate, up, down, router_bias, selection_bias, gate_bias, up_bias, down_bias),
+                quantized,
+            ],
             properties={
                 "used": integer(used),
                 "scoring": ScoringAttr(scoring),
@@ -249,6 +257,17 @@ class MoeOp(LiftedOperation):
             },
             result_types=[x.type],
         )
+
+    def taking(self, quantized: SSAValue) -> MoeOp:
+        """The same mixture, its activation quantized already."""
+        tensors = (self.x, self.router, self.gate, self.up, self.down)
+        biases = (self.router_bias, self.selection_bias, self.gate_bias, self.up_bias, self.down_bias)
+        properties = {name: value for name, value in self.properties.items() if name != "operandSegmentSizes"}
+        mixture = MoeOp.build(
+            operands=[*tensors, *biases, quantized], properties=properties, result_types=[self.result.type]
+        )
+        mixture.location = self.location
+        return mixture
 
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x, router=self.router)
@@ -264,6 +283,7 @@ class MoeOp(LiftedOperation):
             ("gate_bias", self.gate_bias, (experts, ff)),
             ("up_bias", self.up_bias, (experts, ff)),
             ("down_bias", self.down_bias, (experts, d)),
+            ("quantized", self.quantized, shape_of(self.x)),
             ("result", self.result, shape_of(self.x)),
         ):
             if value is not None:

@@ -150,11 +150,18 @@ def moe(
     routing: Routing,
     router_bias: Array | None = None,
     selection_bias: Array | None = None,
+    quantized: Array | None = None,
 ) -> Array:
-    """The weighted sum of the experts that the router chooses for each row: x, y [m, d], router [experts, d]."""
+    """
+    The weighted sum of the experts that the router chooses for each row: x, y [m, d], router [experts, d]; `quantized`
+    is x quantized already, for the products that take it so.
+    """
     logits = matmul(x, router)
     chosen, weights = routing.choose(logits if router_bias is None else logits + router_bias, selection_bias)
-    x_gate, x_up = quantize(x, experts.numerics[0]), quantize(x, experts.numerics[1])
+    x_gate, x_up = (
+        quantize(x, numerics) if quantized is None or numerics is Numerics.DEQUANT else quantized
+        for numerics in experts.numerics[:2]
+    )
     y = np.zeros_like(x)
     for expert in np.unique(chosen):
         rows, places = np.nonzero(chosen == expert)
@@ -184,7 +191,6 @@ class ProductFunctions(EvaluationFunctions):
             name: None if bias is None else value_of[bias]
             for name, bias in (("gate_bias", op.gate_bias), ("up_bias", op.up_bias), ("down_bias", op.down_bias))
         }
-        plain = encoding_of(op.x) is None
         gate, up, down = (
             activation_numerics(self.numerics, format_of_weight(weight)) for weight in (op.gate, op.up, op.down)
         )
@@ -194,11 +200,13 @@ class ProductFunctions(EvaluationFunctions):
             activation=op.activation.data,
             alpha=1.0 if op.alpha is None else op.alpha.value.data,
             limit=0.0 if op.limit is None else op.limit.value.data,
-            numerics=(gate if plain else Numerics.DEQUANT, up if plain else Numerics.DEQUANT, down),
+            numerics=(gate, up, down),
         )
         router_bias = None if op.router_bias is None else value_of[op.router_bias]
         selection_bias = None if op.selection_bias is None else value_of[op.selection_bias]
-        return (moe(value_of[op.x], value_of[op.router], experts, routing_of(op), router_bias, selection_bias),)
+        quantized = None if op.quantized is None else value_of[op.quantized]
+        routing = routing_of(op)
+        return (moe(value_of[op.x], value_of[op.router], experts, routing, router_bias, selection_bias, quantized),)
 
 
 def routing_of(op: MoeOp) -> Routing:

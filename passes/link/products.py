@@ -103,6 +103,9 @@ def _rotation(judge: Judge, op: Operation, rotation: Operation, scope: Scope) ->
     form = rope(rotation, scope.of(leaves(rotation)))
     if form is None:
         raise Refusal(f"{describe(rotation)} is no rotation")
+    product = gemv(op.parts[0], scope.of(leaves(op.parts[0])))
+    if product is None or product.values:
+        raise Refusal("the kernel of a product by plain f32 values has no epilogue")
     rows = form.heads // form.per_row
     if rows > GEMV_ROWS:
         raise Refusal(f"the product of {rows} rows runs in tiles, which have no epilogue (up to {GEMV_ROWS} rows do)")
