@@ -1,0 +1,124 @@
+"""From a checkpoint or a lifted step to launches: the passes in their order, and the IR and decisions of each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.universe import Universe
+from xdsl.utils.exceptions import DiagnosticException
+
+from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.chips import DEFAULT_CHIP, chip
+from lane_mlir.diagnostics import LaneError, UsageError, one_line, unknown
+from lane_mlir.dialects.launch import ScheduleOp
+from lane_mlir.dialects.tg import Numerics, Precision, TargetAttr
+from lane_mlir.importers import import_step
+from lane_mlir.importers.step import LogitRows
+from lane_mlir.passes.fuse import ON_LAUNCHES, FusePass, Report, rule_names
+from lane_mlir.passes.link import LinkPass
+from lane_mlir.passes.plan import PlanPass
+
+STAGES = ("lifted", "fused", "linked", "planned")
+"""The stages of a step, in order."""
+
+
+def make_target(
+    numerics: str = "dequant", chip_name: str = DEFAULT_CHIP, cache: str = "f32", state: str = "f32"
+) -> TargetAttr:
+    """
+    What a step is compiled for, from the names of the options.
+
+    Raises UsageError with the valid names for a numerics, chip or precision that does not exist.
+    """
+    if numerics not in (known := [str(n) for n in Numerics]):
+        raise UsageError(unknown("numerics", numerics, known))
+    for kind, name, precisions in (("cache", cache, ("f32", "f16")), ("state", state, ("f32", "bf16"))):
+        if name not in precisions:
+            raise UsageError(unknown(f"precision of the {kind}", name, precisions))
+    try:
+        chip(chip_name)
+    except LaneError as error:
+        raise UsageError(str(error)) from None
+    return TargetAttr(chip_name, Numerics(numerics), Precision(cache), Precision(state))
+
+
+def check_rules(rules: Sequence[str]) -> tuple[str, ...]:
+    """The rules, if all can be held back. Raises UsageError with the nearest names for one that there is not."""
+    for rule in rules:
+        if rule not in rule_names():
+            raise UsageError(unknown("rule", rule, rule_names()))
+    return tuple(rules)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what a step becomes, but its rows and which logits it returns."""
+
+    target: TargetAttr = field(default_factory=TargetAttr)
+    held: tuple[str, ...] = ()
+    context: int | None = None
+
+    def lift(self, checkpoint: Checkpoint, rows: int, logits: LogitRows) -> ModuleOp:
+        """The lifted step of a checkpoint."""
+        return import_step(checkpoint, rows=rows, context=self.context, logits=logits, target=self.target)
+
+    def lower(self, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None = None) -> Report:
+        """
+        Take a module from wherever it is to planned, in place; what the rules decided.
+
+        `after_stage` is called with the name of each stage and the module as it stands then. Raises LaneError for
+        whatever a pass refuses.
+        """
+        context, report = Context(), Report()
+        with as_lane_error():
+            for optimized in FusePass(self.held).run(module):
+                for decision in optimized.report:
+                    report.record(decision)
+            _stage_done("fused", module, after_stage)
+            LinkPass().apply(context, module)
+            _stage_done("linked", module, after_stage)
+            PlanPass(tuple(rule for rule in self.held if rule in ON_LAUNCHES)).apply(context, module)
+            _stage_done("planned", module, after_stage)
+        return report
+
+
+def _stage_done(stage: str, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None) -> None:
+    if after_stage is not None:
+        after_stage(stage, module)
+
+
+@contextmanager
+def as_lane_error() -> Generator[None]:
+    """What a pass or a verifier refuses, as the LaneError of one line that users get."""
+    try:
+        yield
+    except DiagnosticException as error:
+        raise LaneError(one_line(str(error))) from error
+
+
+def module_context() -> Context:
+    """A context that knows our dialects and all others that are installed, each loaded when text names it."""
+    context = Context()
+    for name, dialect in Universe.get_multiverse().all_dialects.items():
+        context.register_dialect(name, dialect)
+    return context
+
+
+def schedules(module: ModuleOp) -> list[ScheduleOp]:
+    """The schedules of a linked or planned module, in order."""
+    return [op for op in module.body.block.ops if isinstance(op, ScheduleOp)]
+
+
+def stages(recipe: Recipe, lifted: ModuleOp) -> Mapping[str, ModuleOp]:
+    """The IR of every stage of a step, by name (`STAGES`), each a module of its own."""
+    found = {"lifted": lifted.clone()}
+
+    def keep(stage: str, module: ModuleOp) -> None:
+        found[stage] = module.clone()
+
+    recipe.lower(lifted, keep)
+    return found

@@ -1,0 +1,111 @@
+"""Where steps run: the protocol that a target implements, and the choice of one by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.diagnostics import LaneError, UsageError, unknown
+from lane_mlir.dialects.launch import ScheduleOp
+
+DEVICES: Sequence[str] = ("auto", "cpu", "cuda")
+"""The names of devices: `auto` is the GPU where there is one that we can drive, else the CPU."""
+
+CUDA_IS_BUILT: bool = False
+"""Whether there is a cuda target to choose."""
+
+
+class Program(Protocol):
+    """A planned step, ready to run again and again on its device."""
+
+    def set_tokens(self, tokens: NDArray[np.int32]) -> None:
+        """Set the tokens [rows] that the next run takes."""
+        ...
+
+    def set_position(self, position: int) -> None:
+        """Set the position of the first row of the next run."""
+        ...
+
+    def run(self) -> None:
+        """Run every launch once. A decode step then has moved token and position on by itself."""
+        ...
+
+    def output(self, index: int) -> NDArray[Any]:
+        """An output of the last run: 0 the logits [rows or 1, vocabulary], 1 the arg-max of the last row [1]."""
+        ...
+
+
+@runtime_checkable
+class Device(Protocol):
+    """
+    A machine that holds the weights of one checkpoint and the state of its sequences, and runs steps on them.
+
+    State is shared by name among all programs of a device, so that a prompt read in chunks is continued one by one.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the device is called."""
+        ...
+
+    def compile(self, schedule: ScheduleOp) -> Program:
+        """Make a planned schedule ready to run. Raises LaneError for whatever the device cannot run or hold."""
+        ...
+
+    def reset(self) -> None:
+        """Set all state to zero: nothing has been read yet."""
+        ...
+
+
+class CpuDevice:
+    """The launches in numpy, on this machine."""
+
+    name = "cpu"
+
+    def __init__(self, checkpoint: Checkpoint):
+        from lane_mlir.cpu import Memory
+
+        self._memory = Memory(checkpoint)
+
+    def compile(self, schedule: ScheduleOp) -> Program:
+        from lane_mlir.cpu import CpuProgram
+
+        return CpuProgram(schedule, self._memory)
+
+    def reset(self) -> None:
+        self._memory.reset()
+
+
+def open_device(name: str, checkpoint: Checkpoint) -> Device:
+    """
+    The device of a name of `DEVICES`, for a checkpoint.
+
+    Raises UsageError with the valid names for one that there is not; LaneError for one that cannot be used.
+    """
+    if name not in DEVICES:
+        raise UsageError(unknown("device", name, DEVICES))
+    if name == "auto":
+        name = "cuda" if CUDA_IS_BUILT and has_driver() else "cpu"
+    if name == "cuda":
+        raise LaneError("the cuda target is not built yet; use the device cpu")
+    return CpuDevice(checkpoint)
+
+
+def has_driver() -> bool:
+    """
+    Whether this machine has a driver for NVIDIA GPUs.
+
+    Only looks for its library: that is cheap, and asking the driver itself where there is none breaks later calls.
+    """
+    try:
+        # Not typed, and not installed without the cuda extra.
+        load: Callable[[str], object] = import_module("cuda.pathfinder").load_nvidia_dynamic_lib
+        load("cuda")
+    except (ImportError, RuntimeError, OSError):
+        return False
+    return True

@@ -1,0 +1,181 @@
+"""What a step became: its launches by kind and by layer, and what each rule decided; as data, and as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from xdsl.dialects.builtin import ModuleOp, NameLoc
+
+from lane_mlir.diagnostics import LaneError
+from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, ViewOp, buffer_of
+from lane_mlir.dialects.tg import TargetAttr
+from lane_mlir.dialects.tg.step import target_of
+from lane_mlir.passes.forms import locations
+from lane_mlir.passes.fuse import ON_LAUNCHES, Decision, Outcome, Report, rule_names
+from lane_mlir.runtime.compilation import Recipe, schedules
+
+SCHEMA = 1
+"""Version of the JSON form; it grows when a field changes its meaning or goes."""
+
+_LAYER = re.compile(r"\bblk\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class RuleCounts:
+    """How often a rule fired, and at how many more places it could have but was refused or held."""
+
+    rule: str
+    fired: int
+    refused: int
+    held: int
+
+
+@dataclass(frozen=True)
+class LayersCensus:
+    """Launches by kind of each of the layers `first` to `last`, which are alike; of no layer if these are None."""
+
+    first: int | None
+    last: int | None
+    census: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """
+    A planned step: what it is compiled for, how many launches of each kind run, in all and by layer (in their order;
+    None where nothing tells layers), bytes of its arena, and what the rules did.
+
+    `decisions` is None for a step that came planned: what was refused and held is not known then.
+    """
+
+    name: str
+    target: TargetAttr
+    census: Mapping[str, int]
+    layers: Sequence[LayersCensus] | None
+    arena: int | None
+    rules: Sequence[RuleCounts]
+    decisions: Sequence[Decision] | None
+
+    @property
+    def launches(self) -> int:
+        """Launches that run in a step."""
+        return sum(self.census.values())
+
+    def places(self, rule: str) -> Sequence[Decision]:
+        """The places where a rule did not fire."""
+        return [d for d in self.decisions or () if d.rule == rule and d.outcome is not Outcome.FIRED]
+
+    def json(self) -> dict[str, object]:
+        """
+        The report as plain data:
+
+        - `name`; `target`: `chip`, `numerics`, `cache`, `state`;
+        - `launches`: how many; `census`: how many of each kind; `arena_bytes`, or null;
+        - `layers`: null, or a list of `{first, last, launches, census}`, counted in each of the layers first to last;
+          these two are null for what belongs to no layer;
+        - `rules`: a list of `{rule, fired, refused, held}`; the last two are null if `decisions` is;
+        - `decisions`: null, or a list of `{rule, class, covers, outcome, reason, where}`: outcome is fired, refused or
+          held, covers the numbers of the lifted ops.
+        """
+        target, decided = self.target, self.decisions is not None
+        return {
+            "name": self.name,
+            "target": {
+                "chip": target.chip.data,
+                "numerics": str(target.numerics.data),
+                "cache": str(target.cache.data),
+                "state": str(target.state.data),
+            },
+            "launches": self.launches,
+            "census": dict(self.census),
+            "arena_bytes": self.arena,
+            "layers": None if self.layers is None else [_layers_json(layers) for layers in self.layers],
+            "rules": [
+                {
+                    "rule": counts.rule,
+                    "fired": counts.fired,
+                    "refused": counts.refused if decided else None,
+                    "held": counts.held if decided else None,
+                }
+                for counts in self.rules
+            ],
+            "decisions": None if self.decisions is None else [decision.json() for decision in self.decisions],
+        }
+
+
+def _layers_json(layers: LayersCensus) -> dict[str, object]:
+    launches = sum(layers.census.values())
+    return {"first": layers.first, "last": layers.last, "launches": launches, "census": dict(layers.census)}
+
+
+def report_steps(module: ModuleOp, held: Sequence[str] = ()) -> list[StepReport]:
+    """
+    Take the steps of a module to planned, in place, and report on each; a module that is planned already is left alone.
+
+    Raises LaneError if the module has no step, or for whatever a pass refuses.
+    """
+    decided: Report | None = None
+    if not any(schedule.arena is not None for schedule in schedules(module)):
+        decided = Recipe(target_of(module), tuple(held)).lower(module)
+    found = schedules(module)
+    if not found:
+        raise LaneError("the module has no step: neither a function of the tensor graph nor a schedule")
+    return [_report(schedule, decided) for schedule in found]
+
+
+def _report(schedule: ScheduleOp, decided: Report | None) -> StepReport:
+    return StepReport(
+        schedule.sym_name.data,
+        schedule.target if schedule.target is not None else target_of(schedule),
+        schedule.census(),
+        _layers(schedule),
+        schedule.arena.data if schedule.arena is not None else None,
+        list(_rules(schedule, decided)),
+        None if decided is None else list(decided),
+    )
+
+
+def _rules(schedule: ScheduleOp, decided: Report | None) -> Iterator[RuleCounts]:
+    """Every rule in the order of the table, then those that close a step."""
+    counts = decided.counts() if decided is not None else {}
+    in_launches = Counter(rule for launch in schedule.launches() for rule in launch.rules.data)
+    for rule in dict.fromkeys([*rule_names(), *counts, *in_launches]):
+        outcomes = counts.get(rule, {})
+        fired = outcomes.get(Outcome.FIRED, 0)
+        if decided is None or rule in ON_LAUNCHES:
+            fired = in_launches[rule]
+        yield RuleCounts(rule, fired, outcomes.get(Outcome.REFUSED, 0), outcomes.get(Outcome.HELD, 0))
+
+
+def _layers(schedule: ScheduleOp) -> Sequence[LayersCensus] | None:
+    """Launches by layer, neighbours that are alike as one; what stands between layers belongs to none."""
+    kinds: dict[int | None, Counter[str]] = {}
+    for launch in schedule.launches():
+        if not isinstance(launch, ViewOp):
+            kinds.setdefault(_layer(launch), Counter())[launch.kind()] += 1
+    if not any(layer is not None for layer in kinds):
+        return None
+    numbered = sorted((layer, census) for layer, census in kinds.items() if layer is not None)
+    found: list[LayersCensus] = []
+    for census, alike in groupby(numbered, key=lambda entry: entry[1]):
+        layers = [layer for layer, _ in alike]
+        found.append(LayersCensus(layers[0], layers[-1], dict(sorted(census.items()))))
+    if None in kinds:
+        found.append(LayersCensus(None, None, dict(sorted(kinds[None].items()))))
+    return found
+
+
+def _layer(launch: LaunchOp) -> int | None:
+    """
+    The layer that a launch belongs to, by the names of the tensors it came from, or else of its buffers: the last that
+    is named, since what ends one layer may begin the next.
+    """
+    names = [place.desc.data for place in locations(launch) if isinstance(place, NameLoc)]
+    if not names:
+        names = [buffer_of(value).label.data for value in (*launch.reads(), *launch.writes())]
+    found = [int(match[1]) for name in names if (match := _LAYER.search(name)) is not None]
+    return max(found, default=None)

@@ -1,0 +1,344 @@
+"""A model ready to run: its steps, compiled when they are first needed, and the state that they share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from xdsl.dialects.builtin import ModuleOp
+
+from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.chips import DEFAULT_CHIP
+from lane_mlir.diagnostics import LaneError, UsageError
+from lane_mlir.dialects.launch import ScheduleOp
+from lane_mlir.importers import DEFAULT_CONTEXT
+from lane_mlir.importers.model import Model
+from lane_mlir.importers.step import LogitRows
+from lane_mlir.passes.fuse import Report
+from lane_mlir.runtime.compilation import Recipe, check_rules, make_target, schedules, stages
+from lane_mlir.runtime.device import Device, Program, open_device
+from lane_mlir.runtime.generation import Generation
+from lane_mlir.text import Sampler, Tokenizer
+
+DEFAULT_CHUNK = 64
+"""Rows of a chunk of a prompt, at most."""
+
+LOGITS, NEXT_ID = 0, 1
+"""The outputs of a step."""
+
+
+class Progress(Protocol):
+    """Is told what is being done, and how much of it: `done` of `total`, where the total is known."""
+
+    def __call__(self, what: str, done: int = 0, total: int | None = None) -> None: ...
+
+
+def _silent(what: str, done: int = 0, total: int | None = None) -> None:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """
+    A step compiled for a number of rows: its planned schedule, the decisions that made it, and what runs it.
+
+    `logits` says whether the logits of all its rows are computed or of the last. `modules` is the IR of every stage
+    (lifted, fused, linked, planned), made again when asked for.
+    """
+
+    rows: int
+    logits: LogitRows
+    schedule: ScheduleOp
+    report: Report
+    program: Program = field(repr=False)
+    _lift: Callable[[], Mapping[str, ModuleOp]] = field(repr=False)
+
+    @cached_property
+    def modules(self) -> Mapping[str, ModuleOp]:
+        return self._lift()
+
+
+@dataclass
+class Timing:
+    """Tokens taken in and tokens made since the last reset, and the seconds that each took; compiling is neither."""
+
+    prefill_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_tokens: int = 0
+    decode_seconds: float = 0.0
+
+
+class Step:
+    """
+    A model on a device: text or tokens in, text, tokens or logits out, and everything that was compiled for it.
+
+    `load` makes one. A step has the state of one sequence: whatever generates or computes logits begins with a fresh
+    one, and ends what was running on it before.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        recipe: Recipe,
+        device: Device,
+        *,
+        chunk: int = DEFAULT_CHUNK,
+        progress: Progress = _silent,
+    ):
+        model = Model(checkpoint)
+        self.checkpoint = checkpoint
+        self.device = device
+        self.vocabulary = model.vocabulary
+        """Tokens of the vocabulary."""
+        self.context = _context(model, recipe.context)
+        """Positions that the step has room for."""
+        self.chunk = min(_at_least_one("chunk", chunk), self.context)
+        """Rows of a chunk of a prompt, at most."""
+        self.timing = Timing()
+        self.progress = progress
+        self._recipe = Recipe(recipe.target, recipe.held, self.context)
+        self._compiled: dict[tuple[int, LogitRows], Compiled] = {}
+        self._position = 0
+        self._sequence = 0
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's own tokenizer. Raises LaneError if it has none that we know."""
+        return Tokenizer.from_checkpoint(self.checkpoint)
+
+    # --- what was compiled ---
+
+    def compiled(self, rows: int = 1, logits: LogitRows = "last") -> Compiled:
+        """The step for a number of rows, compiled when it is first asked for. Raises LaneError if it cannot be."""
+        # Of one row, the last are all.
+        key = (rows, "last" if rows == 1 else logits)
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(*key)
+        return self._compiled[key]
+
+    @property
+    def modules(self) -> Mapping[str, ModuleOp]:
+        """The IR of the decode step at every stage: lifted, fused, linked, planned."""
+        return self.compiled().modules
+
+    @property
+    def module(self) -> ModuleOp:
+        """The IR of the decode step as it runs, planned. See `modules` for the stages before."""
+        return self.modules["planned"]
+
+    @property
+    def report(self) -> Report:
+        """Every decision of the rules on the decode step."""
+        return self.compiled().report
+
+    @property
+    def schedule(self) -> ScheduleOp:
+        """The launches of the decode step."""
+        return self.compiled().schedule
+
+    def _compile(self, rows: int, logits: LogitRows) -> Compiled:
+        self.progress("compiling the step" if rows == 1 else f"compiling a chunk of {rows} rows")
+        recipe, checkpoint = self._recipe, self.checkpoint
+        module = recipe.lift(checkpoint, rows, logits)
+        report = recipe.lower(module)
+        (schedule,) = schedules(module)
+        self.progress(f"preparing the weights on {self.device.name}")
+        program = self.device.compile(schedule)
+        return Compiled(
+            rows, logits, schedule, report, program, lambda: stages(recipe, recipe.lift(checkpoint, rows, logits))
+        )
+
+    # --- running ---
+
+    def reset(self) -> None:
+        """Forget everything that was read; whatever was generating on this step is ended."""
+        self.device.reset()
+        self.timing = Timing()
+        self._position = 0
+        self._sequence += 1
+
+    @property
+    def position(self) -> int:
+        """Tokens that the state holds."""
+        return self._position
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        sampler: Sampler | None = None,
+        stop: Sequence[str] = (),
+    ) -> Generation:
+        """
+        The continuation of a prompt, a text or token ids, piece by piece as it is made, in whole characters.
+
+        It ends at a token that ends a text, before any of the texts `stop`, after `max_tokens` tokens, or when the
+        context is full; `Generation.finish` says which. Without a sampler the likeliest token is taken.
+
+        Raises LaneError, before anything runs, for a prompt that is empty, too long for the context or outside the
+        vocabulary, and for a checkpoint whose tokenizer we do not know.
+        """
+        if max_tokens is not None:
+            _at_least_one("max_tokens", max_tokens)
+        if any(not text for text in stop):
+            raise UsageError("a text to stop at is empty")
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        tokens = self._checked(ids)
+        return Generation(tokens.tolist(), self._continue(tokens, sampler), self.tokenizer, max_tokens, stop)
+
+    def generate_ids(self, ids: Sequence[int], n: int, *, sampler: Sampler | None = None) -> Iterator[int]:
+        """
+        The n tokens that follow, one by one, whatever they are: a token that ends a text does not end them.
+
+        Raises LaneError, before anything runs, for ids that are none, too many or outside the vocabulary, and for an n
+        for which the context has no room.
+        """
+        tokens = self._checked(ids)
+        _at_least_one("n", n)
+        # The last token is not read any more.
+        if len(tokens) + n - 1 > self.context:
+            raise LaneError(
+                f"{len(tokens)} tokens and {n} new ones do not fit the context of {self.context} positions; "
+                "use a larger context, or fewer tokens"
+            )
+        made = self._continue(tokens, sampler)
+        return (next(made) for _ in range(n))
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The logits after each token, [tokens, vocabulary], read from a fresh state. Raises as `generate_ids`."""
+        return np.concatenate(list(self.logit_blocks(tokens)))
+
+    def logit_blocks(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """The rows of `logits`, a chunk at a time: of a long text they may not fit into memory at once."""
+        checked = self._checked(tokens)
+        return self._logit_blocks(checked)
+
+    def _logit_blocks(self, tokens: NDArray[np.int32]) -> Iterator[NDArray[np.float32]]:
+        self.reset()
+        for program in self._read(tokens, "all"):
+            # The program writes its next logits into the same array.
+            yield np.array(program.output(LOGITS), np.float32).reshape(-1, self.vocabulary)
+
+    def _continue(self, tokens: NDArray[np.int32], sampler: Sampler | None) -> Iterator[int]:
+        """The tokens that follow, one by one, until the context is full."""
+        self.reset()
+        sequence = self._sequence
+        decode = self.compiled().program if len(tokens) < self.context else None
+        token = -1
+        for program in self._read(tokens, "last"):
+            token = _choose(program, sampler)
+        yield token
+        if decode is None:
+            return
+        decode.set_tokens(np.array([token], np.int32))
+        decode.set_position(self._position)
+        while self._position < self.context:
+            self._expect_current(sequence)
+            started = time.perf_counter()
+            # Without a sampler the device goes on by itself.
+            if sampler is not None:
+                decode.set_tokens(np.array([token], np.int32))
+            decode.run()
+            token = _choose(decode, sampler)
+            self._position += 1
+            self.timing.decode_tokens += 1
+            self.timing.decode_seconds += time.perf_counter() - started
+            yield token
+
+    def _read(self, tokens: NDArray[np.int32], logits: LogitRows) -> Iterator[Program]:
+        """Read tokens from the position on, chunk by chunk; the program of each, with its outputs."""
+        sequence = self._sequence
+        chunks = [tokens[start : start + self.chunk] for start in range(0, len(tokens), self.chunk)]
+        programs = [self.compiled(len(chunk), logits).program for chunk in chunks]
+        done = 0
+        for chunk, program in zip(chunks, programs, strict=True):
+            self._expect_current(sequence)
+            self.progress("reading the prompt", done, len(tokens))
+            started = time.perf_counter()
+            program.set_tokens(chunk)
+            program.set_position(self._position)
+            program.run()
+            self.timing.prefill_seconds += time.perf_counter() - started
+            self.timing.prefill_tokens += len(chunk)
+            self._position += len(chunk)
+            done += len(chunk)
+            yield program
+
+    def _expect_current(self, sequence: int) -> None:
+        if self._sequence != sequence:
+            raise LaneError("this generation was ended by another one on the same step")
+
+    def _checked(self, ids: Sequence[int]) -> NDArray[np.int32]:
+        """The ids of a prompt as an array, if they can be read at all."""
+        if not len(ids):
+            raise LaneError("the prompt is empty: there is no token to begin with")
+        for index in ids:
+            if not 0 <= index < self.vocabulary:
+                raise LaneError(f"token id {index} is outside the vocabulary of {self.vocabulary} tokens")
+        if len(ids) > self.context:
+            raise LaneError(
+                f"the prompt has {len(ids)} tokens, more than the context of {self.context} positions; "
+                "use a larger context"
+            )
+        return np.asarray(ids, np.int32)
+
+
+def load(
+    path: str | Path,
+    *,
+    numerics: str = "dequant",
+    device: str | Callable[[Checkpoint], Device] = "cpu",
+    chip: str = DEFAULT_CHIP,
+    held: Sequence[str] = (),
+    context: int | None = None,
+    chunk: int = DEFAULT_CHUNK,
+    cache: str = "f32",
+    state: str = "f32",
+    progress: Progress = _silent,
+) -> Step:
+    """
+    A GGUF checkpoint, checked as a whole and ready to compile.
+
+    - `numerics`: arithmetic of products by weights: dequant, int8 or two_pass_int8.
+    - `device`: where it runs: cpu, cuda, auto (the GPU if there is one), or a function that makes a `Device`.
+    - `chip`: the chip that the launches are planned for.
+    - `held`: rules not to apply.
+    - `context`: positions; by default 2048, or what the model was trained for if that is less.
+    - `chunk`: rows of a chunk of a prompt at most; 1 reads token by token.
+    - `cache`, `state`: how keys and values (f32, f16) and recurrent state (f32, bf16) are stored.
+    - `progress`: is told what takes long.
+
+    Steps are compiled when they are first needed. Raises LaneError, of one line, for a file that is no sound
+    checkpoint of a supported family, and for an option that names nothing.
+    """
+    recipe = Recipe(make_target(numerics, chip, cache, state), check_rules(held), context)
+    checkpoint = Checkpoint.open(path)
+    made = open_device(device, checkpoint) if isinstance(device, str) else device(checkpoint)
+    return Step(checkpoint, recipe, made, chunk=chunk, progress=progress)
+
+
+def _context(model: Model, context: int | None) -> int:
+    if context is not None:
+        return _at_least_one("context", context)
+    return min(DEFAULT_CONTEXT, model.count("context_length") or DEFAULT_CONTEXT)
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise UsageError(f"{name} is {value}, expected at least 1")
+    return value
+
+
+def _choose(program: Program, sampler: Sampler | None) -> int:
+    """The token that follows a run: the program's own choice, or the sampler's."""
+    if sampler is None:
+        return int(program.output(NEXT_ID).reshape(-1)[-1])
+    logits: ArrayLike = program.output(LOGITS)
+    return sampler(np.asarray(logits, np.float32).reshape(-1, np.shape(logits)[-1])[-1])
