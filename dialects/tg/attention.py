@@ -135,7 +135,7 @@ class AttentionOp(LiftedOperation):
     assembly_format = (
         NUMBER + " $q `,` $k `,` $v `at` $pos (`sinks` $sinks^ `:` type($sinks))?"
         " (`tails` $q_tail^ `,` $k_tail `:` type($q_tail) `,` type($k_tail))? `heads` $heads `/` $kv_heads"
-        " `scale` $scale (`window` $window^)? (`softcap` $softcap^)? attr-dict `:`"
+        " `scale` custom<Real>($scale) (`window` $window^)? (`softcap` custom<Real>($softcap)^)? attr-dict `:`"
         " type($q) `,` type($k) `,` type($v) `,` type($pos) `->` type($result)"
     )
     traits = traits_def(OperandEffects())

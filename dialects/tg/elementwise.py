@@ -83,7 +83,7 @@ class ScaleOp(LiftedOperation):
     factor = prop_def(F64)
     result = result_def(Values)
 
-    assembly_format = NUMBER + " $x `by` $factor attr-dict `:` functional-type(operands, results)"
+    assembly_format = NUMBER + " $x `by` custom<Real>($factor) attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
 
     def __init__(self, x: SSAValue, factor: float | F64):

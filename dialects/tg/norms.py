@@ -26,7 +26,9 @@ class RmsNormOp(LiftedOperation):
     eps = prop_def(F64)
     result = result_def(Values)
 
-    assembly_format = NUMBER + " $x (`weight` $w^)? `eps` $eps attr-dict `:` functional-type(operands, results)"
+    assembly_format = (
+        NUMBER + " $x (`weight` $w^)? `eps` custom<Real>($eps) attr-dict `:` functional-type(operands, results)"
+    )
     traits = traits_def(Pure())
 
     def __init__(self, x: SSAValue, w: SSAValue | None, eps: float | F64):
@@ -59,7 +61,8 @@ class LayerNormOp(LiftedOperation):
     result = result_def(Values)
 
     assembly_format = (
-        NUMBER + " $x `weight` $w (`bias` $b^)? `eps` $eps attr-dict `:` functional-type(operands, results)"
+        NUMBER + " $x `weight` $w (`bias` $b^)? `eps` custom<Real>($eps) attr-dict `:`"
+        " functional-type(operands, results)"
     )
     traits = traits_def(Pure())
 
@@ -90,7 +93,7 @@ class L2NormOp(LiftedOperation):
     eps = prop_def(F64)
     result = result_def(Values)
 
-    assembly_format = NUMBER + " $x `eps` $eps attr-dict `:` functional-type(operands, results)"
+    assembly_format = NUMBER + " $x `eps` custom<Real>($eps) attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
 
     def __init__(self, x: SSAValue, eps: float | F64):

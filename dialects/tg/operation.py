@@ -23,8 +23,18 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, opt_prop_def, traits_def
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    irdl_custom_directive,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, OpTrait
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
 
 from lane_mlir.dialects.tg.attributes import QuantizedAttr, RowsAttr
 from lane_mlir.formats import Format
@@ -51,6 +61,37 @@ def integer(value: int | I64) -> I64:
 
 def real(value: float | F64) -> F64:
     return FloatAttr(value, f64) if isinstance(value, int | float) else value
+
+
+@irdl_custom_directive
+class Real(CustomDirective):
+    """
+    A real number in an assembly format, `custom<Real>($eps)`.
+
+    It is written as xDSL does where that can be read back. A whole number of more than six digits, as the base of a
+    rotation may be, cannot: xDSL writes its bits.
+    """
+
+    number: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        self.number.parse(parser, state)
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        attribute = self.number.get(op)
+        assert isa(attribute, F64)
+        state.print_whitespace(printer)
+        value = attribute.value.data
+        if value.is_integer() and float(f"{value:.5e}") != value:
+            printer.print_string(repr(value))
+        else:
+            attribute.print_without_type(printer)
+
+    def is_present(self, op: IRDLOperation) -> bool:
+        return self.number.is_present(op)
+
+    def is_anchorable(self) -> bool:
+        return self.number.is_anchorable()
 
 
 class OperandEffects(MemoryEffect):
@@ -83,6 +124,7 @@ class TensorGraphOperation(IRDLOperation, ABC):
     STORED_AS: ClassVar[Mapping[str, tuple[type[RowsAttr | QuantizedAttr], ...]]] = {}
     """The encodings that operands and results may have, by name. Those without an entry are plain f32 values."""
 
+    custom_directives = (Real,)
     traits = traits_def(WellFormed())
 
     def memory_writes(self) -> Sequence[SSAValue]:

@@ -202,15 +202,20 @@ class MoeOp(LiftedOperation):
     limit = opt_prop_def(F64)
     result = result_def(Values)
 
-    STORED_AS: ClassVar = {"quantized": (QuantizedAttr,), **dict.fromkeys(("router", "gate", "up", "down"), (RowsAttr,))}
+    STORED_AS: ClassVar = {
+        "quantized": (QuantizedAttr,),
+        **dict.fromkeys(("router", "gate", "up", "down"), (RowsAttr,)),
+    }
     assembly_format = (
-        NUMBER + " $x (`quantized` $quantized^ `:` type($quantized))? `router` $router `gate` $gate `up` $up `down` $down"
+        NUMBER + " $x (`quantized` $quantized^ `:` type($quantized))?"
+        " `router` $router `gate` $gate `up` $up `down` $down"
         " (`router_bias` $router_bias^ `:` type($router_bias))?"
         " (`selection_bias` $selection_bias^ `:` type($selection_bias))?"
         " (`gate_bias` $gate_bias^ `:` type($gate_bias))? (`up_bias` $up_bias^ `:` type($up_bias))?"
         " (`down_bias` $down_bias^ `:` type($down_bias))?"
         " `used` $used `of` `groups` $groups_used `/` $groups `by` $scoring (`renormalize` $renormalize^)?"
-        " `scale` custom<Real>($scale) $activation (`alpha` custom<Real>($alpha)^)? (`limit` custom<Real>($limit)^)? attr-dict `:`"
+        " `scale` custom<Real>($scale) $activation (`alpha` custom<Real>($alpha)^)? (`limit` custom<Real>($limit)^)?"
+        " attr-dict `:`"
         " type($x) `,` type($router) `,` type($gate) `,` type($up) `,` type($down) `->` type($result)"
     )
     traits = traits_def(Pure())
@@ -288,6 +293,8 @@ class MoeOp(LiftedOperation):
         ):
             if value is not None:
                 self.expect_shape(name, value, shape)
+        if self.quantized is not None and encoding_of(self.quantized) is None:
+            raise self.refuse("quantized is stored as plain f32 values, expected #tg.quantized")
         self._verify_choice(experts)
 
     def _verify_choice(self, experts: int) -> None:

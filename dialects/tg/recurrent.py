@@ -122,7 +122,8 @@ class DeltaOp(LiftedOperation):
 
     assembly_format = (
         NUMBER + " $q `,` $k `,` $v `gate` $z `beta` $beta `decay` $decay `norm` $norm `state` $state"
-        " `heads` $value_heads `/` $key_heads $order `eps` $eps attr-dict `:` functional-type(operands, results)"
+        " `heads` $value_heads `/` $key_heads $order `eps` custom<Real>($eps) attr-dict `:`"
+        " functional-type(operands, results)"
     )
     traits = traits_def(OperandEffects())
 

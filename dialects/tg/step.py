@@ -85,7 +85,7 @@ def _is_type_of(kind: ArgumentKind, type_: Attribute) -> bool:
 
 def verify_step(func: FuncOp) -> None:
     """
-    Check that a function is a whole step: one block, its values defined before they are used (which xDSL does not check).
+    Check that a function is a whole step: one block, values defined before they are used (which xDSL does not check).
     Each memref among its arguments says what it is; sequences count from 0; each sequence has one position and at most
     one token, the first exactly one; no two arguments have one name.
 

@@ -95,8 +95,9 @@ class RopeTableOp(TensorGraphOperation):
     sin = result_def(Values)
 
     assembly_format = (
-        "`base` $base `freq_scale` $freq_scale `ext_factor` $ext_factor `attn_factor` $attn_factor"
-        " `beta` $beta_fast `,` $beta_slow `original_context` $original_context"
+        "`base` custom<Real>($base) `freq_scale` custom<Real>($freq_scale)"
+        " `ext_factor` custom<Real>($ext_factor) `attn_factor` custom<Real>($attn_factor)"
+        " `beta` custom<Real>($beta_fast) `,` custom<Real>($beta_slow) `original_context` $original_context"
         " (`factors` $factors^ `:` type($factors))? attr-dict `->` type($cos) `,` type($sin)"
     )
     traits = traits_def(Pure())
