@@ -4,6 +4,7 @@ What an op of a step is, whether lifted or already fused: the forms that rules a
 
 from __future__ import annotations
 
+from lane_mlir.passes.forms.attention import AttentionForm, attention
 from lane_mlir.passes.forms.classes import ADVANCE, FUSED_QUANT, RULE_OF_CLASS, classes_of, rules_of
 from lane_mlir.passes.forms.description import describe, locations, place_name
 from lane_mlir.passes.forms.landing import Landing, landing
@@ -11,19 +12,23 @@ from lane_mlir.passes.forms.norms import GatherForm, NormForm, gather, is_residu
 from lane_mlir.passes.forms.products import GatedForm, GemvForm, GluForm, gated, gemv, glu, head_parts, is_bias_add
 from lane_mlir.passes.forms.rotations import RopeForm, rope
 from lane_mlir.passes.forms.scope import Scope, covers, leaves
+from lane_mlir.passes.forms.slices import InPlace, in_place, is_view
 
 __all__ = [
     "ADVANCE",
     "FUSED_QUANT",
     "RULE_OF_CLASS",
+    "AttentionForm",
     "GatedForm",
     "GatherForm",
     "GemvForm",
     "GluForm",
+    "InPlace",
     "Landing",
     "NormForm",
     "RopeForm",
     "Scope",
+    "attention",
     "classes_of",
     "covers",
     "describe",
@@ -32,8 +37,10 @@ __all__ = [
     "gemv",
     "glu",
     "head_parts",
+    "in_place",
     "is_bias_add",
     "is_residual_add",
+    "is_view",
     "landing",
     "leaves",
     "locations",

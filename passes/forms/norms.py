@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
 
+from lane_mlir.dialects.launch.attributes import Part
 from lane_mlir.dialects.tg import (
     BinaryOp,
     BinaryOperator,
@@ -21,16 +22,19 @@ from lane_mlir.dialects.tg import (
 )
 from lane_mlir.passes.forms.landing import Landing, landing
 from lane_mlir.passes.forms.scope import Scope
+from lane_mlir.passes.forms.slices import in_place
 
 
 @dataclass(frozen=True)
 class NormForm:
     """
-    An RMS norm: the input it reads, the norm (weight and epsilon) that it takes of that first, the operand it then adds
-    and the sum, its weight, rows and columns, epsilon, and where it lands. `writes_sum`: whether others read the sum.
+    An RMS norm: the input it reads (whole or in part of every unit), the norm (weight and epsilon) that it takes of that
+    first, the operand it then adds and the sum, its weight, rows and columns, epsilon, and where it lands.
+    `writes_sum`: whether others read the sum.
     """
 
     x: SSAValue
+    part: Part | None
     pre: tuple[SSAValue | None, float] | None
     add: SSAValue | None
     sum: SSAValue | None
@@ -46,6 +50,9 @@ class NormForm:
 def norm(op: Operation, scope: Scope | None = None) -> NormForm | None:
     """The RMS norm that an op is: a lifted one, or one that a rule built."""
     scope = scope or Scope(op)
+    source = in_place(scope)
+    if source is not None:
+        scope = scope.of(source.rest)
     before: RmsNormOp | None = None
     add: SSAValue | None = None
     total: SSAValue | None = None
@@ -64,9 +71,13 @@ def norm(op: Operation, scope: Scope | None = None) -> NormForm | None:
     if place is None:
         return None
     rows, columns = shape_of(normed.x)
+    part = None if source is None else source.part(columns)
+    if source is not None and (part is None or add is not None):
+        return None
     writes_sum = total is not None and scope.escapes(total)
     return NormForm(
-        scope.canonical(x),
+        scope.canonical(x if source is None else source.x),
+        part,
         None if before is None else (before.w, before.eps.value.data),
         None if add is None else scope.canonical(add),
         None if total is None else scope.canonical(total),
@@ -76,7 +87,7 @@ def norm(op: Operation, scope: Scope | None = None) -> NormForm | None:
         columns,
         normed.eps.value.data,
         place,
-        [*([] if before is None else [before.result]), *place.inside],
+        [*(source.inside if source else ()), *([] if before is None else [before.result]), *place.inside],
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from xdsl.ir import Operation
 
-from lane_mlir.dialects.tg import AttentionOp, BinaryOp, DeltaOp, FusedOp, QuantizeOp
-from lane_mlir.passes.forms import FUSED_QUANT, gemv, glu, leaves, norm
+from lane_mlir.dialects.tg import BinaryOp, DeltaOp, FusedOp, QuantizeOp
+from lane_mlir.passes.forms import FUSED_QUANT, attention, gemv, glu, leaves, norm
 from lane_mlir.passes.fuse.rule import FusionRule, Place
 from lane_mlir.passes.link.norms import FOLDS
 
@@ -35,7 +35,7 @@ def _class(producer: Operation) -> str:
     if form is not None:
         return "norm_quant" if form.add is None else "add_norm_quant"
     last = leaves(producer)[-1]
-    if isinstance(last, AttentionOp):
+    if attention(producer) is not None:
         return "attn_output_quant"
     if isinstance(last, DeltaOp):
         return "gdn_output_quant"

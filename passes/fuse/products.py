@@ -1,4 +1,4 @@
-"""Rules about products: gemv_bias, act_gate, glu_pair, gemv_parts."""
+"""Rules about products and gates: gemv_bias, act_gate, attn_output_gate, glu_pair, gemv_parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xdsl.ir import Operation
 
 from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, FusedOp, MatmulOp, UnaryOp, ViewOp
-from lane_mlir.passes.forms import GemvForm, Scope, describe, gated, gemv, head_parts, is_bias_add
+from lane_mlir.passes.forms import GemvForm, Scope, attention, describe, gated, gemv, head_parts, is_bias_add
 from lane_mlir.passes.fuse.rule import FusionRule, Place
 
 
@@ -43,6 +43,21 @@ class ActGate(FusionRule):
             source = self.graph.slot_of(operand)
             if isinstance(source, UnaryOp):
                 yield Place("act_gate", (source, op))
+
+
+class AttnOutputGate(FusionRule):
+    """Attention, times an activation of its gate."""
+
+    name = "attn_output_gate"
+    anchors = (FusedOp,)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        assert isinstance(op, FusedOp)
+        scope = Scope(op)
+        gating = gated(scope.leaves, scope) if op.fusion_class.data == "act_gate" else None
+        source = None if gating is None else self.graph.slot_of(gating.up)
+        if source is not None and attention(source) is not None:
+            yield Place("attn_output_gate", (source, op))
 
 
 class GluPair(FusionRule):

@@ -15,11 +15,12 @@ from lane_mlir.passes.fuse.epilogues import GemvNormEpilogue, MoeDeferredFinaliz
 from lane_mlir.passes.fuse.graph import StepGraph
 from lane_mlir.passes.fuse.norms import AddNorm, EmbedNorm, GatherScale, SandwichNorm
 from lane_mlir.passes.fuse.numerics import FusedQuant
-from lane_mlir.passes.fuse.products import ActGate, GemvBias, GemvParts, GluPair
+from lane_mlir.passes.fuse.products import ActGate, AttnOutputGate, GemvBias, GemvParts, GluPair
 from lane_mlir.passes.fuse.report import Fired, Report
 from lane_mlir.passes.fuse.rotations import HeadNormRope, RopeParts
 from lane_mlir.passes.fuse.rows import RowWrite
 from lane_mlir.passes.fuse.rule import FusionRule, Rewriting, sweep
+from lane_mlir.passes.fuse.slices import SliceRead, StridedValues
 from lane_mlir.passes.link.judge import Judge
 from lane_mlir.passes.prepare import number_ops, quantize_activations
 
@@ -69,13 +70,16 @@ _IMPLEMENTED: Mapping[str, type[FusionRule]] = MappingProxyType(
             GemvBias,
             GemvNormEpilogue,
             HeadNormRope,
+            SliceRead,
             RowWrite,
             QkvHeadEpilogue,
             ActGate,
+            AttnOutputGate,
             GluPair,
             MoeDeferredFinalize,
             GatherScale,
             EmbedNorm,
+            StridedValues,
             FusedQuant,
             RopeParts,
             GemvParts,

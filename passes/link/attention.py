@@ -12,49 +12,49 @@ from lane_mlir.cuda.kernels.attention import (
 )
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Part, SplitKeys, Tails
-from lane_mlir.passes.forms import Scope
+from lane_mlir.passes.forms import Scope, attention
 from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.link.norms import share_quantized
 
 
 def link_attention(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
-    attention = scope.leaves[0]
-    assert isinstance(attention, tg.AttentionOp)
-    quantized = len(scope.leaves) > 1
-    if quantized and not isinstance(scope.leaves[1], tg.QuantizeOp):
-        raise Refusal("its parts are no attention and the quantize of its result")
-    if quantized:
+    form = attention(op, scope)
+    if form is None:
+        raise Refusal("its parts are no attention, where it reads its values, and what gates it")
+    judge.inside_only(scope, form.inside)
+    if form.landing.quantized:
         share_quantized(judge, scope)
-    result = scope.canonical(attention.result)
-    rows, heads, kv_heads = tg.shape_of(attention.q)[0], attention.heads.value.data, attention.kv_heads.value.data
-    group, window = heads // kv_heads, attention.window.value.data if attention.window is not None else None
-    tails = _tails(judge, attention)
+    op_ = form.op
+    rows, heads = tg.shape_of(op_.q)[0], op_.heads.value.data
+    group = heads // op_.kv_heads.value.data
+    window = op_.window.value.data if op_.window is not None else None
     per_block, multiprocessors = attention_per_block(group), judge.chip.multiprocessors
-    splits = attention_splits(attended_span(attention.length, window), rows, heads // per_block, multiprocessors)
+    splits = attention_splits(attended_span(op_.length, window), rows, heads // per_block, multiprocessors)
     return launch.AttentionOp(
-        judge.buffer(attention.q),
-        judge.buffer(attention.k),
-        judge.buffer(attention.v),
-        judge.buffer(attention.pos),
-        judge.buffer(result),
+        judge.buffer(op_.q),
+        judge.buffer(op_.k),
+        judge.buffer(form.values),
+        judge.buffer(op_.pos),
+        judge.buffer(form.landing.value),
         heads=heads,
         group=group,
-        hd=attention.width + (0 if attention.k_tail is None else tg.shape_of(attention.k_tail)[1]),
-        vd=attention.value_width,
-        len=attention.length,
+        hd=op_.width + (0 if op_.k_tail is None else tg.shape_of(op_.k_tail)[1]),
+        vd=op_.value_width,
+        len=op_.length,
         rows=rows,
-        vstride=tg.shape_of(attention.v)[1],
-        voff=0,
-        scale=attention.scale.value.data,
+        vstride=form.value_stride,
+        voff=form.value_offset,
+        scale=op_.scale.value.data,
         per_block=per_block,
         splits=splits,
         parallel=chunks_apart(splits, rows, heads // per_block, multiprocessors),
         window=window,
-        softcap=attention.softcap.value.data if attention.softcap is not None else None,
-        sinks=judge.optional_buffer(attention.sinks),
-        tails=tails,
-        f32=not quantized or scope.escapes(result),
-        quant=quantized,
+        softcap=op_.softcap.value.data if op_.softcap is not None else None,
+        sinks=judge.optional_buffer(op_.sinks),
+        tails=_tails(judge, op_),
+        gate=None if form.gate is None else (judge.buffer(form.gate[0]), form.gate[1]),
+        f32=form.landing.plain,
+        quant=form.landing.quantized,
     )
 
 

@@ -6,9 +6,10 @@ from xdsl.ir import Operation
 
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import Dst, LaunchOp, Row, Target
-from lane_mlir.passes.forms import Scope, describe, gemv, rope
+from lane_mlir.passes.forms import Scope, describe, gemv, in_place, is_view, norm, rope
 from lane_mlir.passes.link.judge import Judge, Refusal
-from lane_mlir.passes.link.products import link_gemv
+from lane_mlir.passes.link.norms import link_norm
+from lane_mlir.passes.link.products import link_gemv, link_head_gemv
 from lane_mlir.passes.link.rotations import link_rope
 
 
@@ -28,8 +29,23 @@ def link_row_write(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     raise Refusal(f"the kernel of {describe(scope.leaves[0])} does not write its result into rows of a table")
 
 
+def link_slice_read(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    """A reader that reads part of every unit of a wider tensor in place."""
+    if norm(op, scope) is not None:
+        return link_norm(judge, op, scope)
+    if rope(op, scope) is not None:
+        return link_rope(judge, op, scope)
+    if in_place(scope) is not None and isinstance(scope.leaves[-1], tg.HeadMatmulOp):
+        return link_head_gemv(judge, scope.leaves[-1], scope)
+    reader = next((leaf for leaf in scope.leaves if not isinstance(leaf, tg.SliceOp | tg.ViewOp)), scope.leaves[-1])
+    raise Refusal(f"the kernel of {describe(reader)} reads no part of wider units, or these have no single pitch")
+
+
 def link_slice(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.SliceOp)
+    if is_view(op):
+        start = op.start.value.data
+        return launch.ViewOp(judge.buffer(op.x), judge.alias(op.result, op.x, start), offset=start)
     return launch.SliceOp(
         judge.buffer(op.x),
         judge.buffer(op.result),

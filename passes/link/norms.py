@@ -31,6 +31,7 @@ def norm_launch(judge: Judge, form: NormForm, scope: Scope) -> launch.NormOp:
         cols=form.columns,
         eps=form.eps,
         w=judge.optional_buffer(form.weight),
+        part=form.part,
         pre=None if form.pre is None else (judge.optional_buffer(form.pre[0]), form.pre[1]),
         add=judge.optional_buffer(form.add),
         sum=judge.buffer(form.sum) if form.sum is not None and form.writes_sum else None,

@@ -10,7 +10,7 @@ from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, rows_a_warp
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Target
 from lane_mlir.dialects.tg import Activation
-from lane_mlir.passes.forms import GemvForm, RopeForm, Scope, describe, gemv, glu, head_parts, leaves, rope
+from lane_mlir.passes.forms import GemvForm, RopeForm, Scope, describe, gemv, glu, head_parts, in_place, leaves, rope
 from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.link.norms import share_quantized
 from lane_mlir.passes.link.rotations import rope_parts
@@ -143,8 +143,14 @@ def link_glu(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 def link_head_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.HeadMatmulOp)
     rows, (heads, b, a) = tg.shape_of(op.x)[0], tg.shape_of(op.w)
+    source = in_place(scope)
+    part = None if source is None else source.part(a)
+    if source is not None:
+        judge.inside_only(scope, source.inside)
+        if part is None:
+            raise Refusal("the heads that it reads have no single pitch in the wider tensor")
     return launch.HeadGemvOp(
-        judge.buffer(op.x),
+        judge.buffer(op.x if source is None else source.x),
         judge.buffer(op.w),
         Target(judge.buffer(op.result)),
         format=tg.format_of_weight(op.w),
@@ -152,5 +158,7 @@ def link_head_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         heads=heads,
         a=a,
         b=b,
+        part=part,
         shared=op.shared is not None,
+        upto=None if op.upto is None else (judge.buffer(op.upto), rows),
     )

@@ -23,6 +23,7 @@ def link_rope(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         judge.buffer(form.sin),
         judge.buffer(form.pos),
         judge.landing(form.landing),
+        part=form.part,
         norm=_norm(judge, form),
         heads=form.heads,
         per_row=form.per_row,
@@ -64,7 +65,7 @@ def rope_parts(judge: Judge, forms: Sequence[RopeForm], scope: Scope) -> launch.
             raise Refusal("its rotations differ in tables, position or head width")
     return launch.RopePartsOp(
         [
-            launch.Rotation(judge.buffer(f.x), judge.landing(f.landing), f.heads, f.per_row, norm=_norm(judge, f))
+            launch.Rotation(judge.buffer(f.x), judge.landing(f.landing), f.heads, f.per_row, f.part, _norm(judge, f))
             for f in forms
         ],
         judge.buffer(first.cos),
