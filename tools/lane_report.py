@@ -150,6 +150,13 @@ def _console() -> Console:
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
+def _show(console: Console, what: Table | str) -> None:
+    """Print something without the spaces that rich fills lines with."""
+    with console.capture() as captured:
+        console.print(what)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
 def _table(*columns: str, title: str = "") -> Table:
     """A table whose columns named with a leading '#' hold numbers."""
     from rich import box
@@ -165,7 +172,7 @@ def _table(*columns: str, title: str = "") -> Table:
 
 def _print_report(console: Console, report: StepReport, decisions: bool) -> None:
     target = report.target
-    console.print(
+    _show(console, 
         f"step {report.name}: {report.launches} launches, for {target.chip.data}, {target.numerics.data}, "
         f"cache {target.cache.data}, state {target.state.data}"
         + ("" if report.arena is None else f"; arena of {report.arena:,} bytes")
@@ -173,12 +180,12 @@ def _print_report(console: Console, report: StepReport, decisions: bool) -> None
     table = _table("#launches", "kind")
     for kind, count in sorted(report.census.items(), key=lambda entry: (-entry[1], entry[0])):
         table.add_row(str(count), kind)
-    console.print(table)
+    _show(console, table)
     if report.layers is not None:
         table = _table("layers", "#launches each", "kinds")
         for layers in report.layers:
             table.add_row(_layer_names(layers), str(sum(layers.census.values())), _kinds(layers.census))
-        console.print(table)
+        _show(console, table)
     _print_rules(console, report)
     if decisions:
         _print_decisions(console, report)
@@ -193,12 +200,12 @@ def _print_rules(console: Console, report: StepReport) -> None:
         table = _table("rule", "#fired", "#refused", "#held")
         for counts in report.rules:
             table.add_row(counts.rule, *map(_count, (counts.fired, counts.refused, counts.held)))
-    console.print(table)
+    _show(console, table)
 
 
 def _print_decisions(console: Console, report: StepReport) -> None:
     if report.decisions is None:
-        console.print("The step came planned: its decisions are not known.")
+        _show(console, "The step came planned: its decisions are not known.")
         return
     table = _table("rule", "class", "ops", "where", "outcome", "reason")
     for decision in report.decisions:
@@ -210,13 +217,13 @@ def _print_decisions(console: Console, report: StepReport) -> None:
             str(decision.outcome),
             one_line(decision.reason),
         )
-    console.print(table)
+    _show(console, table)
 
 
 def _print_places(console: Console, report: StepReport, rule: str) -> None:
     counts = next(counts for counts in report.rules if counts.rule == rule)
     places = report.places(rule)
-    console.print(
+    _show(console, 
         f"step {report.name}: {rule} fired {counts.fired} times, was refused {counts.refused} times and held "
         f"{counts.held} times"
     )
@@ -226,7 +233,7 @@ def _print_places(console: Console, report: StepReport, rule: str) -> None:
     for place in places:
         why = one_line(place.reason) or "the rule is held"
         table.add_row(place.fusion_class, _numbers(place), one_line(place.where), str(place.outcome), why)
-    console.print(table)
+    _show(console, table)
 
 
 def _numbers(decision: Decision) -> str:

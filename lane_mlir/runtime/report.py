@@ -171,11 +171,16 @@ def _layers(schedule: ScheduleOp) -> Sequence[LayersCensus] | None:
 
 def _layer(launch: LaunchOp) -> int | None:
     """
-    The layer that a launch belongs to, by the names of the tensors it came from, or else of its buffers: the last that
-    is named, since what ends one layer may begin the next.
+    The layer that a launch belongs to: that of the last tensor it came from, since what ends one layer may begin the
+    next. Where the module does not say what it came from, the last layer that a buffer of it is named for.
     """
     names = [place.desc.data for place in locations(launch) if isinstance(place, NameLoc)]
-    if not names:
-        names = [buffer_of(value).label.data for value in (*launch.reads(), *launch.writes())]
-    found = [int(match[1]) for name in names if (match := _LAYER.search(name)) is not None]
-    return max(found, default=None)
+    if names:
+        return _layer_of(names[-1])
+    layers = [_layer_of(buffer_of(value).label.data) for value in (*launch.reads(), *launch.writes())]
+    return max((layer for layer in layers if layer is not None), default=None)
+
+
+def _layer_of(name: str) -> int | None:
+    match = _LAYER.search(name)
+    return int(match[1]) if match is not None else None
