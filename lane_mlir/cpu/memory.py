@@ -1,0 +1,145 @@
+"""What the programs of one model share: the values of weights, rotation tables, and state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, TensorType, f32
+from xdsl.ir import Attribute
+
+from lane_mlir.checkpoint import Checkpoint, Tensor
+from lane_mlir.diagnostics import LaneError
+from lane_mlir.dialects.launch import DType, TensorAttr
+from lane_mlir.dialects.tg import ArgAttr, ArgumentKind
+from lane_mlir.eval import Array, CheckpointWeights, GivenWeights, Indices, StateArray, Weights
+from lane_mlir.eval.attention import RopeScaling, rope_tables
+from lane_mlir.eval.storage import gather
+
+DTYPES: Mapping[DType, DTypeLike] = MappingProxyType(
+    {DType.F32: np.float32, DType.I32: np.int32, DType.F16: np.float16, DType.BF16: ml_dtypes.bfloat16}
+)
+"""The numpy dtype of each type of a buffer's elements."""
+
+RowReader: TypeAlias = Callable[[Indices], Array]
+"""The rows of a table, by index; raises LaneError for an index that is none of them."""
+
+
+@dataclass(frozen=True)
+class StateKey:
+    """
+    What tells arrays of state apart: what an array is to the step, of which sequence, its name, and how it is stored.
+    Programs of different numbers of rows agree in it for state and position, and differ in it for their tokens.
+    """
+
+    kind: ArgumentKind | None
+    sequence: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+class Memory:
+    """
+    The constants and the state of one model, for all programs that run it.
+
+    `weights`: a checkpoint, or arrays by the names of tensors, or any `Weights`. A constant is dequantized to f32 when
+    the first program that reads it is made, and kept; state begins as zeros.
+    """
+
+    def __init__(self, weights: Weights | Checkpoint | Mapping[str, Array]):
+        match weights:
+            case Checkpoint():
+                self._weights: Weights = CheckpointWeights(weights)
+            case Mapping():
+                self._weights = GivenWeights(weights)
+            case _:
+                self._weights = weights
+        self._constants: dict[tuple[Attribute, tuple[int, ...]], Array] = {}
+        self._state: dict[StateKey, StateArray] = {}
+
+    def reset(self) -> None:
+        """Set all state to zero, tokens and positions too: nothing has been read yet."""
+        for array in self._state.values():
+            array.fill(0)
+
+    def constant(self, constant: Attribute, shape: tuple[int, ...]) -> Array:
+        """
+        The values of a constant buffer, in its shape, C-contiguous; nobody writes to them.
+
+        Raises: LaneError for a tensor that there is not, or one of another shape, and for a constant of a kind that is
+        not known.
+        """
+        key = (constant, shape)
+        if key not in self._constants:
+            self._constants[key] = np.require(self._values(constant, shape), np.float32, ["C", "ALIGNED"])
+        return self._constants[key]
+
+    def rows(self, constant: Attribute, shape: tuple[int, ...]) -> RowReader:
+        """
+        A reader of rows of a table [rows, cols] that is read by rows alone: of a checkpoint's tensor, the rows that are
+        asked for are dequantized, and nothing is kept.
+
+        Raises: as `constant`.
+        """
+        tensor = self._stored(constant, shape)
+        if tensor is None or (constant, shape) in self._constants:
+            table = self.constant(constant, shape)
+            return lambda index: gather(table, index)
+
+        def read(index: Indices) -> Array:
+            for row, at in enumerate(index):
+                if not 0 <= at < shape[0]:
+                    raise LaneError(f"index {at} of row {row} is not one of the table's {shape[0]} rows")
+            return np.concatenate([tensor.rows(int(at), int(at) + 1) for at in index])
+
+        return read
+
+    def _stored(self, constant: Attribute, shape: tuple[int, ...]) -> Tensor | None:
+        """The tensor of a checkpoint that is a constant, if it is stored in the shape of it."""
+        if not isinstance(constant, TensorAttr) or not isinstance(self._weights, CheckpointWeights):
+            return None
+        tensor = self._weights.checkpoint.tensor(constant.data.name)
+        return tensor if tensor.shape == shape else None
+
+    def state(self, role: ArgAttr | None, label: str, shape: tuple[int, ...], dtype: DType) -> StateArray:
+        """The array of a parameter or a state buffer: the same for every program that names it alike."""
+        kind, sequence, name = (None, 0, "") if role is None else (role.kind.data, role.sequence.data, role.label.data)
+        if role is None or (not name and kind not in (ArgumentKind.TOKEN, ArgumentKind.POSITION)):
+            name = label
+        key = StateKey(kind, sequence, name, shape, dtype)
+        if key not in self._state:
+            self._state[key] = np.zeros(shape, DTYPES[dtype])
+        return self._state[key]
+
+    def _values(self, constant: Attribute, shape: tuple[int, ...]) -> Array:
+        if isinstance(constant, TensorAttr):
+            return self._weights.values(constant.data.name, TensorType(f32, shape))
+        if isinstance(constant, DictionaryAttr) and "rope_table" in constant.data:
+            return self._rope_table(constant, shape)
+        raise LaneError(f"cannot make the constant {constant}: it is neither a tensor nor a rotation table")
+
+    def _rope_table(self, table: DictionaryAttr, shape: tuple[int, ...]) -> Array:
+        """A table of cosines or sines, [positions, half]; its fields are those of `tg.rope_table`."""
+        which, (positions, half) = table.data["rope_table"], shape
+        numbers = {name: value for name, attr in table.data.items() if (value := _number(attr)) is not None}
+        context = int(numbers.pop("original_context", 0))
+        factors = table.data.get("factors")
+        divisors = None
+        if factors is not None:
+            divisors = tuple(map(float, self.constant(factors, (half,))))
+        cos, sin = rope_tables(RopeScaling(**numbers, original_context=context), positions, half, divisors)
+        if not isinstance(which, StringAttr) or which.data not in ("cos", "sin"):
+            raise LaneError(f"rope_table is {which}, expected cos or sin")
+        return cos if which.data == "cos" else sin
+
+
+def _number(attribute: Attribute) -> float | None:
+    if isinstance(attribute, FloatAttr | IntegerAttr):
+        return float(attribute.value.data)
+    return None

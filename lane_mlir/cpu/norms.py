@@ -1,0 +1,85 @@
+"""Norms of rows, and the quantization of a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from lane_mlir.cpu.buffers import Buffers, Run, units
+from lane_mlir.cpu.landing import Store, store_at, store_forms
+from lane_mlir.dialects.launch import L2NormOp, NormOp, Part, QuantOp
+from lane_mlir.eval import Array
+from lane_mlir.eval.norms import l2_norm, layer_norm, rms_norm
+
+
+def bind_norm(op: NormOp, buffers: Buffers) -> Run:
+    cols, eps = op.cols.data, op.eps.data
+    source, store = _summed(op, buffers), _result(op, buffers)
+    w, b = buffers.optional(op.w), buffers.optional(op.b)
+    if op.center is None:
+        return lambda: store(rms_norm(source(), w, eps))
+    weight = np.ones(cols, np.float32) if w is None else w
+    return lambda: store(layer_norm(source(), weight, b, eps))
+
+
+def _summed(op: NormOp, buffers: Buffers) -> Callable[[], Array]:
+    """What is normed: x, or x plus `add`, x normed beforehand where the launch says so; kept in `sum`."""
+    rows, cols = op.rows.data, op.cols.data
+    x = f32_units(buffers, op.x, rows, cols, op.part.data if op.part is not None else None)
+    if op.add is None:
+        if op.sum is None:
+            return lambda: x
+        copied = buffers.matrix(op.sum, cols)
+
+        def copy() -> Array:
+            copied[...] = x
+            return copied
+
+        return copy
+    add, sum_ = buffers.matrix(op.add, cols), np.empty((rows, cols), np.float32)
+    if op.sum is not None:
+        sum_ = buffers.matrix(op.sum, cols)
+    if op.pre_eps is None:
+        return lambda: np.add(x, add, sum_)
+    pre_w, pre_eps = buffers.optional(op.pre_w), op.pre_eps.data
+    return lambda: np.add(rms_norm(x, pre_w, pre_eps), add, sum_)
+
+
+def f32_units(buffers: Buffers, value: SSAValue, count: int, width: int, part: Part | None) -> Array:
+    """Units of an f32 buffer, [count, width]."""
+    return units(buffers.values(value), count, width, part)
+
+
+def _result(op: NormOp, buffers: Buffers) -> Store:
+    """Stores the f32 result in `y` if there is one, else in `out`, and the quantized one in `out`."""
+    if op.into is None:
+        assert op.out is not None
+        return store_forms(buffers, op.out, op.f32, op.quant)
+    stores: list[Store] = []
+    if op.f32 is not None:
+        stores.append(store_at(buffers, op.into, op.rows.data, op.cols.data))
+    if op.quant is not None:
+        assert op.out is not None
+        stores.append(buffers.quantized(op.out).set)
+
+    def store(values: Array) -> None:
+        for store_one in stores:
+            store_one(values)
+
+    return store
+
+
+def bind_quant(op: QuantOp, buffers: Buffers) -> Run:
+    x, form = buffers.values(op.x), buffers.quantized(op.x)
+    return lambda: form.set(x)
+
+
+def bind_l2_norm(op: L2NormOp, buffers: Buffers) -> Run:
+    x, y, eps = buffers.matrix(op.x, op.cols.data), buffers.matrix(op.y, op.cols.data), op.eps.data
+
+    def run() -> None:
+        y[...] = l2_norm(x, eps)
+
+    return run
