@@ -120,7 +120,8 @@ class Attention:
 
         def attend(start: int, stop: int) -> Array:
             tail = None if q_tail is None else q_tail[start:stop]
-            y = self._attend(q[start:stop], k, v, position + start, sinks, tail, k_tail)
+            with np.errstate(invalid="ignore"):
+                y = self._attend(q[start:stop], k, v, position + start, sinks, tail, k_tail)
             # A weight of 0 times a NaN is a NaN: rows alone read nothing that they give no weight.
             if stop - start > 1 and not np.isfinite(y).all():
                 return np.concatenate([attend(row, row + 1) for row in range(start, stop)])

@@ -16,7 +16,6 @@ from lane_mlir.dialects.tg import (
     Numerics,
     QuantizeOp,
     Scoring,
-    encoding_of,
     format_of_weight,
 )
 from lane_mlir.eval.arrays import Array
@@ -157,12 +156,25 @@ def moe(
     is x quantized already, for the products that take it so.
     """
     logits = matmul(x, router)
-    chosen, weights = routing.choose(logits if router_bias is None else logits + router_bias, selection_bias)
     x_gate, x_up = (
         quantize(x, numerics) if quantized is None or numerics is Numerics.DEQUANT else quantized
         for numerics in experts.numerics[:2]
     )
-    y = np.zeros_like(x)
+    logits = logits if router_bias is None else logits + router_bias
+    return mixture(logits, x_gate, x_up, experts, routing, selection_bias)
+
+
+def mixture(
+    logits: Array,
+    x_gate: Array,
+    x_up: Array,
+    experts: Experts,
+    routing: Routing,
+    selection_bias: Array | None = None,
+) -> Array:
+    """The mixture of rows with the router's logits [m, experts], as the gate and the up products take these rows."""
+    chosen, weights = routing.choose(logits, selection_bias)
+    y = np.zeros_like(x_gate)
     for expert in np.unique(chosen):
         rows, places = np.nonzero(chosen == expert)
         y[rows] += weights[rows, places, None] * experts.compute(int(expert), x_gate[rows], x_up[rows])
@@ -182,7 +194,7 @@ class ProductFunctions(EvaluationFunctions):
     @impl(HeadMatmulOp)
     def run_head_matmul(self, interpreter: Interpreter, op: HeadMatmulOp, args: PythonValues) -> PythonValues:
         x, w = args[:2]
-        return (head_matmul(self.product_input(x, op.x, op.w), w, op.shared is not None),)
+        return (head_matmul(np.asarray(x, np.float32), w, op.shared is not None),)
 
     @impl(MoeOp)
     def run_moe(self, interpreter: Interpreter, op: MoeOp, args: PythonValues) -> PythonValues:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
 from xdsl.interpreter import Interpreter, PythonValues
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass, PassPipelineCallbackType
@@ -234,8 +235,12 @@ class Validator:
         return ValidationError(unit, found, f"{unit} {what}; reproducer: {path}", path)
 
     def _first_op(self, step: str, position: int, tolerance: float) -> str:
-        """The first lifted op that has other values than before, if both forms are functions of `tg`."""
-        before, after = (self._record(module, step, position) for module in (self._before, self.module))
+        """
+        The first lifted op that has other values than before, if both forms are functions of `tg` and the ops have
+        numbers. Before the first rule they have none: it is given them in their order.
+        """
+        before = self._record(self._before, step, position, number_ops)
+        after = self._record(self.module, step, position)
         for number, (op, values) in after.items():
             if number not in before or len(before[number][1]) != len(values):
                 continue
@@ -245,11 +250,14 @@ class Validator:
                 return str(changed[0])
         return ""
 
-    def _record(self, module: ModuleOp, step: str, position: int) -> dict[int, tuple[Operation, list[NDArray[Any]]]]:
+    def _record(
+        self, module: ModuleOp, step: str, position: int, prepare: Callable[[FuncOp], None] | None = None
+    ) -> dict[int, tuple[Operation, list[NDArray[Any]]]]:
         func = next((func for func in functions_of(module.clone()) if func.sym_name.data == step), None)
         if func is None:
             return {}
-        number_ops(func)
+        if prepare is not None:
+            prepare(func)
         recorder = _Recorder()
         arguments = self._inputs[step].at(position, self._target, self.seed)
         run_step(func, self._weights, arguments, listeners=(recorder,))
