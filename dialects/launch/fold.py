@@ -9,6 +9,7 @@ from xdsl.ir import Block, Region, SSAValue
 from xdsl.irdl import irdl_op_definition, region_def, traits_def
 from xdsl.traits import NoTerminator
 
+from lane_mlir.dialects.launch.buffers import buffer_of
 from lane_mlir.dialects.launch.elementwise import BinaryOp
 from lane_mlir.dialects.launch.mixture import MoeOp
 from lane_mlir.dialects.launch.movement import GatherOp
@@ -58,8 +59,9 @@ class FoldOp(LaunchOp):
 
     def reads(self) -> Sequence[SSAValue]:
         first, then = self._launches()
-        made = first.writes()
-        return tuple(dict.fromkeys([*first.reads(), *(value for value in then.reads() if value not in made)]))
+        made = {_holder(value, Touch.PLAIN) for value in first.writes()}
+        outside = (value for value in then.reads() if _holder(value, Touch.PLAIN) not in made)
+        return tuple(dict.fromkeys([*first.reads(), *outside]))
 
     def writes(self) -> Sequence[SSAValue]:
         first, then = self._launches()
@@ -76,8 +78,9 @@ class FoldOp(LaunchOp):
     def touches(self, numerics: Numerics) -> tuple[Touched, Touched]:
         first, then = self._launches()
         (first_reads, first_writes), (then_reads, then_writes) = first.touches(numerics), then.touches(numerics)
-        made = set(first_writes)
-        return [*first_reads, *(t for t in then_reads if t not in made)], [*first_writes, *then_writes]
+        made = {(_holder(value, form), form) for value, form in first_writes}
+        outside = ((value, form) for value, form in then_reads if (_holder(value, form), form) not in made)
+        return [*first_reads, *outside], [*first_writes, *then_writes]
 
     def writes_whole(self, t: SSAValue, touch: Touch, length: int) -> bool:
         return any(part.writes_whole(t, touch, length) for part in self._launches())
@@ -125,3 +128,8 @@ class FoldOp(LaunchOp):
             raise self.refuse(f"holds {', '.join(op.name for op in launches) or 'nothing'}, expected two launches")
         if self.body.block.args:
             raise self.refuse("has block arguments, expected none")
+
+
+def _holder(buffer: SSAValue, form: Touch) -> SSAValue:
+    """The buffer that holds the elements of a form of a buffer: itself, or what it is an alias of."""
+    return buffer_of(buffer).holder(form)[0].buffer
