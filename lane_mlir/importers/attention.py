@@ -18,16 +18,15 @@ def project(layer: Layer, x: SSAValue) -> tuple[SSAValue, SSAValue, SSAValue]:
     heads, kv_heads = model.heads[index], model.kv_heads[index]
     if not heads or not kv_heads:
         raise model.refuse_key("attention.head_count", f"is {heads} and head_count_kv {kv_heads} in layer {index}")
-    widths = heads * model.key_width, kv_heads * model.key_width, kv_heads * model.value_width
+    widths = {
+        "attn_q": heads * model.key_width,
+        "attn_k": kv_heads * model.key_width,
+        "attn_v": kv_heads * model.value_width,
+    }
     if layer.has("attn_qkv.weight"):
-        qkv = layer.linear(x, "attn_qkv", sum(widths))
-        starts = 0, widths[0], widths[0] + widths[1]
-        q, k, v = (
-            layer.columns(qkv, start, width, role)
-            for start, width, role in zip(starts, widths, ("attn_q", "attn_k", "attn_v"), strict=True)
-        )
-        return q, k, v
-    q, k, v = (layer.linear(x, role, width) for role, width in zip(("attn_q", "attn_k", "attn_v"), widths, strict=True))
+        q, k, v = layer.linear_parts(x, "attn_qkv", widths)
+    else:
+        q, k, v = (layer.linear(x, role, width) for role, width in widths.items())
     return q, k, v
 
 

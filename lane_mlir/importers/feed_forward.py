@@ -22,9 +22,8 @@ def gated(
         gate = _product(layer, x, f"ffn_gate{suffix}", hidden)
         up = _product(layer, x, f"ffn_up{suffix}", hidden)
     else:
-        both = _product(layer, x, f"ffn_up{suffix}", 2 * hidden)
-        gate = layer.columns(both, 0, hidden, f"ffn_gate{suffix}")
-        up = layer.columns(both, hidden, hidden, f"ffn_up{suffix}")
+        fused = f"ffn_up{suffix}"
+        gate, up = layer.linear_parts(x, fused, {f"ffn_gate{suffix}": hidden, fused: hidden})
     activated = layer.unary(activation, gate, f"ffn_act{suffix}")
     y = layer.multiply(activated, up, f"ffn_gated{suffix}")
     return _product(layer, y, f"ffn_down{suffix}", layer.model.width)

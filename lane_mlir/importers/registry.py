@@ -15,6 +15,7 @@ Importer: TypeAlias = Callable[[Step], SSAValue]
 """Builds the ops of a step up to its logits, which it returns."""
 
 ARCHITECTURES: dict[str, str] = {
+    "deepseek2": "deepseek2",
     "ernie4_5": "ernie",
     "exaone4": "exaone",
     "gemma2": "gemma2",
@@ -33,6 +34,9 @@ ARCHITECTURES: dict[str, str] = {
     "qwen2moe": "qwen2",
     "qwen3": "qwen3",
     "qwen3moe": "qwen3",
+    "qwen35": "qwen35",
+    "qwen35moe": "qwen35",
+    "qwen3next": "qwen3next",
     "smollm3": "smollm3",
     "starcoder2": "starcoder2",
 }

@@ -14,8 +14,6 @@ _SCALINGS = ("none", "linear", "yarn", "longrope")
 class Rotary:
     """
     How positions become angles; the fields are those of `tg.rope_table`, `columns` the rotated columns of a head.
-
-    `magnitude` is what attention logits are scaled by besides, where the family does so (DeepSeek's YaRN).
     """
 
     columns: int
@@ -30,13 +28,13 @@ class Rotary:
     """Whether long rope takes its factors for contexts beyond the original one."""
 
 
-def rotary_of(model: Model, context: int, *, columns: int | None = None) -> Rotary:
+def rotary_of(model: Model, context: int, *, columns: int | None = None, equal_magnitudes: bool = False) -> Rotary:
     """
     The rotation of a model, for positions below `context`.
 
     Keys: rope.dimension_count (the width of a key head if absent), rope.freq_base (10000), and of rope.scaling: type,
     factor (also rope.scale_linear), original_context_length, attn_factor, and for YaRN yarn_ext_factor,
-    yarn_attn_factor, yarn_beta_fast, yarn_beta_slow. Raises LaneError for a type of scaling that is not known.
+    yarn_attn_factor, yarn_beta_fast, yarn_beta_slow, yarn_log_multiplier. Raises LaneError for an unknown type.
 
     Source: Peng et al., YaRN (2023), whose magnitude 1 + 0.1·log(factor) `tg.rope_table` applies where ext_factor
     is not 0.
@@ -66,7 +64,7 @@ def rotary_of(model: Model, context: int, *, columns: int | None = None) -> Rota
         base=base,
         freq_scale=1.0 / factor,
         ext_factor=ext_factor,
-        attn_factor=_attn_factor(model, factor, ext_factor),
+        attn_factor=_attn_factor(model, factor, ext_factor, equal_magnitudes),
         beta_fast=model.optional("rope.scaling.yarn_beta_fast", float, 32.0),
         beta_slow=model.optional("rope.scaling.yarn_beta_slow", float, 1.0),
         original_context=original if ext_factor else 0,
@@ -74,19 +72,23 @@ def rotary_of(model: Model, context: int, *, columns: int | None = None) -> Rota
     )
 
 
-def _attn_factor(model: Model, factor: float, ext_factor: float) -> float:
-    """The magnitude of cosines and sines, less what `tg.rope_table` itself applies under YaRN."""
+def _attn_factor(model: Model, factor: float, ext_factor: float, equal_magnitudes: bool) -> float:
+    """
+    The magnitude of cosines and sines, less the 1 + 0.1·log(factor) that `tg.rope_table` itself applies under YaRN.
+
+    With rope.scaling.yarn_log_multiplier m, YaRN's magnitude is divided by 1 + 0.1·m·log(factor), or by itself where
+    `equal_magnitudes`.
+    """
     attn_factor = model.optional("rope.scaling.attn_factor", float, 1.0)
     yarn_attn_factor = model.optional("rope.scaling.yarn_attn_factor", float, 1.0)
-    log_multiplier = model.optional("rope.scaling.yarn_log_multiplier", float, 0.0)
+    multiplier = model.optional("rope.scaling.yarn_log_multiplier", float, 0.0)
     if not ext_factor:
         return attn_factor * yarn_attn_factor
-    if factor <= 1:
-        # No stretching: undo what the table's formula would shrink.
-        return attn_factor / (1 + 0.1 * log(factor))
-    if log_multiplier:
-        raise model.refuse_key("rope.scaling.yarn_log_multiplier", f"is {log_multiplier}, which is not supported")
-    return attn_factor
+    applied = 1 + 0.1 * log(factor)
+    magnitude = max(applied, 1.0)
+    if multiplier:
+        magnitude = 1.0 if equal_magnitudes else magnitude / max(1 + 0.1 * multiplier * log(factor), 1.0)
+    return attn_factor * magnitude / applied
 
 
 def sections_of(model: Model, rotary: Rotary, *, is_interleaved: bool = False) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -44,6 +44,7 @@ from lane_mlir.dialects.tg import (
     TargetAttr,
     UnaryOp,
     ViewOp,
+    encoding_of,
     shape_of,
     size_of,
 )
@@ -169,6 +170,18 @@ class Scope:
         scaled = self.binary(BinaryOperator.MUL, column, scale, f"{role}.scale")
         return self.view(scaled, rows, columns, f"{role}.scaled")
 
+    def linear_parts(self, x: SSAValue, fused: str, parts: Mapping[str, int]) -> tuple[SSAValue, ...]:
+        """The products of x by runs of rows of one tensor, `fused.weight`: as many columns each as `parts` says."""
+        width = shape_of(x)[1]
+        w = self.constant(f"{fused}.weight", sum(parts.values()), width)
+        products: list[SSAValue] = []
+        first = 0
+        for role, columns in parts.items():
+            part = self.view(w, columns, width, f"{role}.weight", first * width)
+            products.append(self.emit(MatmulOp(x, part), f"{fused}.weight", role))
+            first += columns
+        return tuple(products)
+
     def rms_norm(self, x: SSAValue, role: str) -> SSAValue:
         w = self.plain(f"{role}.weight", shape_of(x)[1])
         return self.emit(RmsNormOp(x, w, self.model.rms_epsilon), f"{role}.weight", role)
@@ -199,7 +212,8 @@ class Scope:
         """The elements of x from an offset on under another shape; x itself where they are the same."""
         if shape_of(x) == (rows, columns):
             return x
-        return self.emit(ViewOp(x, TensorType(f32, (rows, columns)), offset=offset), role)
+        encoding = encoding_of(x) or NoneAttr()
+        return self.emit(ViewOp(x, TensorType(f32, (rows, columns), encoding), offset=offset), role)
 
     def columns(self, x: SSAValue, start: int, width: int, role: str, heads: int = 1) -> SSAValue:
         """Columns start to start + width of each of `heads` equal parts of every row."""
