@@ -109,8 +109,6 @@ class ScheduleOp(IRDLOperation):
                 if op.label.data in names:
                     raise self._refuse(f'has two buffers named "{op.label.data}"')
                 names.add(op.label.data)
-        if not isinstance(self.body.block.last_op, YieldOp):
-            raise self._refuse("does not end in launch.yield")
 
     def _refuse(self, message: str) -> VerifyException:
         return VerifyException(f"'{self.name}' op @{self.sym_name.data} {message}")

@@ -76,7 +76,7 @@ def plan(schedule: ScheduleOp, held: tuple[str, ...] = ()) -> None:
     touches = [launch.touches(numerics) for launch in launches]
     mark_forms(schedule, touches)
     set_types(schedule, target)
-    refuse_untyped(launches, numerics)
+    refuse_untyped(schedule, launches, numerics)
     drop_unused(schedule)
     place(schedule, touches, numerics)
     check(schedule)

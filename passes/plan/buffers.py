@@ -114,8 +114,10 @@ def _delta_states(launch: LaunchOp) -> list[SSAValue]:
     return [part.st for part in launch.parts() if isinstance(part, DeltaOp)]
 
 
-def refuse_untyped(launches: Sequence[LaunchOp], numerics: Numerics) -> None:
+def refuse_untyped(schedule: ScheduleOp, launches: Sequence[LaunchOp], numerics: Numerics) -> None:
     """Refuse a launch whose kernel reads or writes as f32 what is stored in 16 bits. Raises NoKernel."""
+    if all(buffer.dtype.data.bytes == 4 for buffer in schedule.buffers()):
+        return
     for launch in launches:
         narrow = [v for v in (*launch.reads(), *launch.writes()) if buffer_of(v).dtype.data.bytes == 2]
         if not narrow:

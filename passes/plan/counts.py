@@ -116,14 +116,16 @@ def share_key_rows(launches: Sequence[LaunchOp], numerics: Numerics, chip: Chip)
     """
     if numerics is Numerics.DEQUANT:
         return
+    alike = [(i, op) for i, op in enumerate(launches) if isinstance(op, AttentionOp) and op.heads == op.group]
+    if not alike:
+        return
     rows = KeyRows(launches)
-    for index, launch in enumerate(launches):
-        if not isinstance(launch, AttentionOp) or launch.attends_in_tiles(numerics):
+    for index, launch in alike:
+        if launch.attends_in_tiles(numerics):
             continue
         heads, hd = launch.heads.data, launch.hd.data
         fits = (
             launch.split is None
-            and launch.group.data == heads
             and heads <= ATTN_SHARED_HEADS
             and hd % 4 == 0
             and launch.vd.data % 2 == 0
