@@ -1,5 +1,5 @@
 """
-What xDSL's tools find of us: dialects, passes and frontends, each imported when it is first used.
+What xDSL's tools find of us: dialects, passes, targets and frontends, each imported when it is first used.
 
 xDSL's own `xdsl-opt` loads this for every run, so nothing heavy is imported here.
 """
@@ -12,6 +12,7 @@ from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
 from xdsl.universe import Universe
 from xdsl.utils.frontend import Frontend
+from xdsl.utils.target import Target
 
 GRAPH_RULES = (
     "add_norm",
@@ -94,6 +95,12 @@ def _gguf() -> type[Frontend]:
     return GgufFrontend
 
 
+def _cuda() -> type[Target]:
+    from lane_mlir.cuda.target import CudaTarget
+
+    return CudaTarget
+
+
 LANE_UNIVERSE = Universe(
     all_dialects={"tg": _tg, "launch": _launch},
     all_passes={
@@ -103,5 +110,6 @@ LANE_UNIVERSE = Universe(
         "check-plan": _check_plan,
         **{f"fuse-{rule.replace('_', '-')}": _rule(rule) for rule in GRAPH_RULES},
     },
+    all_targets={"cuda": _cuda},
     all_frontends={"gguf": _gguf},
 )

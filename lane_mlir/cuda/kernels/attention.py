@@ -30,23 +30,17 @@ def attention_per_block(group: int) -> int:
     return max(h for h in range(1, _BLOCK_HEADS + 1) if group % h == 0)
 
 
-def attention_splits(
-    span: int, rows: int, head_blocks: int, multiprocessors: int
-) -> int:
+def attention_splits(span: int, rows: int, head_blocks: int, multiprocessors: int) -> int:
     """
     Parts of the context, so that two blocks a multiprocessor are at work on one step's attention.
 
     `head_blocks` is the number of blocks over heads, `rows` the number of queries.
     """
     blocks = max(rows * head_blocks, 1)
-    return max(
-        1, min(-(-span // _MIN_SPLIT), 2 * multiprocessors // blocks, _MAX_SPLITS)
-    )
+    return max(1, min(-(-span // _MIN_SPLIT), 2 * multiprocessors // blocks, _MAX_SPLITS))
 
 
-def chunks_apart(
-    splits: int, rows: int, head_blocks: int, multiprocessors: int
-) -> bool:
+def chunks_apart(splits: int, rows: int, head_blocks: int, multiprocessors: int) -> bool:
     """
     Whether the splits run as blocks of their own and are combined, not one after the other in one block.
 

@@ -22,9 +22,7 @@ GEMM_F32_TILE_K = 32
 _MIN_STEPS = 4
 """Steps a split keeps, below which filling the pipeline costs as much as it saves."""
 
-_TABLE_FORMATS = frozenset(
-    f for f in Format if str(f).startswith(("iq", "tq", "q2", "q3"))
-)
+_TABLE_FORMATS = frozenset(f for f in Format if str(f).startswith(("iq", "tq", "q2", "q3")))
 """Formats whose unpacking (code books, bit planes) takes the registers that a second set of rows would."""
 
 
@@ -32,9 +30,7 @@ def gemm_blk_rows(fmt: Format, two_pass: bool) -> int:
     """
     Rows of a tile: 128, or 64 where two words of the activation or the format's unpacking need the registers.
     """
-    return (
-        GEMM_BLK_TILE_M // 2 if two_pass or fmt in _TABLE_FORMATS else GEMM_BLK_TILE_M
-    )
+    return GEMM_BLK_TILE_M // 2 if two_pass or fmt in _TABLE_FORMATS else GEMM_BLK_TILE_M
 
 
 def gemm_f32_splits(tiles: int, multiprocessors: int, steps: int) -> int:
