@@ -21,12 +21,12 @@ from lane_mlir.dialects.tg.attributes import Pairing, PairingAttr
 from lane_mlir.dialects.tg.operation import (
     F64,
     I64,
+    INTEGERS,
     NUMBER,
-    Integers,
+    VALUES,
+    VALUES_OR_STATE,
     LiftedOperation,
     OperandEffects,
-    State,
-    Values,
     integer,
     real,
     shape_of,
@@ -49,13 +49,13 @@ class RopeOp(LiftedOperation):
 
     name = "tg.rope"
 
-    x = operand_def(Values)
-    cos = operand_def(Values)
-    sin = operand_def(Values)
-    pos = operand_def(Integers)
+    x = operand_def(VALUES)
+    cos = operand_def(VALUES)
+    sin = operand_def(VALUES)
+    pos = operand_def(INTEGERS)
     per_row = prop_def(I64)
     pairing = prop_def(PairingAttr)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = (
         NUMBER
@@ -118,19 +118,19 @@ class AttentionOp(LiftedOperation):
     name = "tg.attention"
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
-    q = operand_def(Values)
-    k = operand_def(Values | State)
-    v = operand_def(Values | State)
-    pos = operand_def(Integers)
-    sinks = opt_operand_def(Values)
-    q_tail = opt_operand_def(Values)
-    k_tail = opt_operand_def(Values | State)
+    q = operand_def(VALUES)
+    k = operand_def(VALUES_OR_STATE)
+    v = operand_def(VALUES_OR_STATE)
+    pos = operand_def(INTEGERS)
+    sinks = opt_operand_def(VALUES)
+    q_tail = opt_operand_def(VALUES)
+    k_tail = opt_operand_def(VALUES_OR_STATE)
     heads = prop_def(I64)
     kv_heads = prop_def(I64)
     scale = prop_def(F64)
     window = opt_prop_def(I64)
     softcap = opt_prop_def(F64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = (
         NUMBER + " $q `,` $k `,` $v `at` $pos (`sinks` $sinks^ `:` type($sinks))?"

@@ -7,7 +7,7 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def, tra
 from xdsl.traits import Pure
 
 from lane_mlir.dialects.tg.attributes import Activation, ActivationAttr, BinaryOperator, BinaryOperatorAttr
-from lane_mlir.dialects.tg.operation import F64, NUMBER, LiftedOperation, Values, dimensions, real, shape_of
+from lane_mlir.dialects.tg.operation import F64, NUMBER, VALUES, LiftedOperation, dimensions, real, shape_of
 
 
 @irdl_op_definition
@@ -21,9 +21,9 @@ class BinaryOp(LiftedOperation):
     name = "tg.binary"
 
     operator = prop_def(BinaryOperatorAttr)
-    a = operand_def(Values)
-    b = operand_def(Values)
-    result = result_def(Values)
+    a = operand_def(VALUES)
+    b = operand_def(VALUES)
+    result = result_def(VALUES)
 
     assembly_format = NUMBER + " $operator $a `,` $b attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
@@ -59,8 +59,8 @@ class UnaryOp(LiftedOperation):
     name = "tg.unary"
 
     activation = prop_def(ActivationAttr)
-    x = operand_def(Values)
-    result = result_def(Values)
+    x = operand_def(VALUES)
+    result = result_def(VALUES)
 
     assembly_format = NUMBER + " $activation $x attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
@@ -79,9 +79,9 @@ class ScaleOp(LiftedOperation):
 
     name = "tg.scale"
 
-    x = operand_def(Values)
+    x = operand_def(VALUES)
     factor = prop_def(F64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = NUMBER + " $x `by` custom<Real>($factor) attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())

@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, opt_operand_def, prop_def, result_def, traits_def
 from xdsl.traits import Pure
 
-from lane_mlir.dialects.tg.operation import F64, NUMBER, LiftedOperation, Values, real, shape_of
+from lane_mlir.dialects.tg.operation import F64, NUMBER, VALUES, LiftedOperation, real, shape_of
 
 
 @irdl_op_definition
@@ -21,10 +21,10 @@ class RmsNormOp(LiftedOperation):
 
     name = "tg.rms_norm"
 
-    x = operand_def(Values)
-    w = opt_operand_def(Values)
+    x = operand_def(VALUES)
+    w = opt_operand_def(VALUES)
     eps = prop_def(F64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = (
         NUMBER + " $x (`weight` $w^)? `eps` custom<Real>($eps) attr-dict `:` functional-type(operands, results)"
@@ -54,11 +54,11 @@ class LayerNormOp(LiftedOperation):
 
     name = "tg.layer_norm"
 
-    x = operand_def(Values)
-    w = operand_def(Values)
-    b = opt_operand_def(Values)
+    x = operand_def(VALUES)
+    w = operand_def(VALUES)
+    b = opt_operand_def(VALUES)
     eps = prop_def(F64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = (
         NUMBER + " $x `weight` $w (`bias` $b^)? `eps` custom<Real>($eps) attr-dict `:`"
@@ -89,9 +89,9 @@ class L2NormOp(LiftedOperation):
 
     name = "tg.l2_norm"
 
-    x = operand_def(Values)
+    x = operand_def(VALUES)
     eps = prop_def(F64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = NUMBER + " $x `eps` custom<Real>($eps) attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())

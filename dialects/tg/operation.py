@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, TypeAlias
 
@@ -21,8 +22,15 @@ from xdsl.dialects.builtin import (
     f64,
     i64,
 )
-from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import IRDLOperation, opt_prop_def, traits_def
+from xdsl.ir import Attribute, AttributeCovT, Operation, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    MessageConstraint,
+    VerificationContext,
+    irdl_to_attr_constraint,
+    opt_prop_def,
+    traits_def,
+)
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
     CustomDirective,
@@ -53,6 +61,24 @@ I64: TypeAlias = IntegerAttr[IntegerType64]
 
 Ids: TypeAlias = TensorType[IntegerType32]
 """Tokens chosen, one a row."""
+
+
+@dataclass(frozen=True, init=False)
+class Described(MessageConstraint[AttributeCovT]):
+    """A constraint on a type that says in words what it takes, and what it found."""
+
+    def verify(self, attr: Attribute, constraint_context: VerificationContext) -> None:
+        try:
+            self.constr.verify(attr, constraint_context)
+        except VerifyException as error:
+            raise VerifyException(f"found {attr}, expected {self.message}") from error
+
+
+VALUES = Described(irdl_to_attr_constraint(Values), "a tensor of f32")
+STATE = Described(irdl_to_attr_constraint(State), "a memref of f32")
+VALUES_OR_STATE = Described(irdl_to_attr_constraint(Values | State), "a tensor or a memref of f32")
+INTEGERS = Described(irdl_to_attr_constraint(Integers), "a memref of i32")
+IDS = Described(irdl_to_attr_constraint(Ids), "a tensor of i32")
 
 
 def integer(value: int | I64) -> I64:

@@ -30,12 +30,12 @@ from lane_mlir.dialects.tg.attributes import (
 from lane_mlir.dialects.tg.operation import (
     F64,
     I64,
+    INTEGERS,
     NUMBER,
-    Integers,
+    VALUES,
+    VALUES_OR_STATE,
     LiftedOperation,
     OperandEffects,
-    State,
-    Values,
     dimensions,
     encoding_of,
     integer,
@@ -56,8 +56,8 @@ class QuantizeOp(LiftedOperation):
 
     name = "tg.quantize"
 
-    x = operand_def(Values)
-    result = result_def(Values)
+    x = operand_def(VALUES)
+    result = result_def(VALUES)
 
     STORED_AS: ClassVar = {"result": (QuantizedAttr,)}
     assembly_format = NUMBER + " $x attr-dict `:` type($x) `->` type($result)"
@@ -90,9 +90,9 @@ class MatmulOp(LiftedOperation):
 
     name = "tg.matmul"
 
-    x = operand_def(Values)
-    w = operand_def(Values)
-    result = result_def(Values)
+    x = operand_def(VALUES)
+    w = operand_def(VALUES)
+    result = result_def(VALUES)
 
     STORED_AS: ClassVar = {"x": (QuantizedAttr,), "w": (RowsAttr,)}
     assembly_format = NUMBER + " $x `,` $w attr-dict `:` functional-type(operands, results)"
@@ -115,41 +115,54 @@ class HeadMatmulOp(LiftedOperation):
     """
     A product by each head's own weight: y[r, h, j] = Σᵢ x[r, h, i]·w[h, j, i].
 
-    x [m, heads·a], or [m, a] where `shared` (every head takes the same row); w [heads, b, a] in any storage;
-    y [m, heads·b]. x may be an array of state, its rows those of positions. With `upto` [1], rows past the position of
-    the step's last row need not be computed: nobody reads them.
+    x [m, heads·a], or [m, a] where `shared` (every head takes the same row); w [heads, b, a] in any storage, or
+    [heads, a, b] where `transposed`: Σᵢ x[r, h, i]·w[h, i, j]. y [m, heads·b]. x may be an array of state, its rows those of positions. With `upto` [1], rows past
+    the position of the step's last row need not be computed: nobody reads them.
     """
 
     name = "tg.head_matmul"
 
-    x = operand_def(Values | State)
-    w = operand_def(Values)
-    upto = opt_operand_def(Integers)
+    x = operand_def(VALUES_OR_STATE)
+    w = operand_def(VALUES)
+    upto = opt_operand_def(INTEGERS)
     """The position of the step."""
     shared = opt_prop_def(UnitAttr)
-    result = result_def(Values)
+    transposed = opt_prop_def(UnitAttr)
+    result = result_def(VALUES)
 
     STORED_AS: ClassVar = {"w": (RowsAttr,)}
     assembly_format = (
-        NUMBER + " $x `,` $w (`upto` $upto^)? (`shared` $shared^)? attr-dict `:` functional-type(operands, results)"
+        NUMBER + " $x `,` $w (`upto` $upto^)? (`shared` $shared^)? (`transposed` $transposed^)? attr-dict `:`"
+        " functional-type(operands, results)"
     )
     traits = traits_def(OperandEffects())
 
-    def __init__(self, x: SSAValue, w: SSAValue, upto: SSAValue | None = None, *, shared: bool = False):
-        heads, b, _ = shape_of(w)
+    def __init__(
+        self, x: SSAValue, w: SSAValue, upto: SSAValue | None = None, *, shared: bool = False, transposed: bool = False
+    ):
+        heads, first, second = shape_of(w)
         super().__init__(
             operands=[x, w, upto],
-            properties={"shared": UnitAttr()} if shared else {},
-            result_types=[TensorType(f32, (shape_of(x)[0], heads * b))],
+            properties={
+                "shared": UnitAttr() if shared else None,
+                "transposed": UnitAttr() if transposed else None,
+            },
+            result_types=[TensorType(f32, (shape_of(x)[0], heads * (second if transposed else first)))],
         )
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Columns of a head of the result, and of x: b and a."""
+        _, first, second = shape_of(self.w)
+        return (first, second) if self.transposed is None else (second, first)
 
     def verify_(self) -> None:
         self.expect_rank(2, x=self.x)
         self.expect_rank(3, w=self.w)
-        (rows, width), (heads, b, a) = shape_of(self.x), shape_of(self.w)
+        (rows, width), heads, (b, a) = shape_of(self.x), shape_of(self.w)[0], self.sides
         expected = a if self.shared else heads * a
         if width != expected:
-            raise self.refuse(f"x has rows of {width} values, but w ({dimensions((heads, b, a))}) takes {expected}")
+            raise self.refuse(f"x has rows of {width} values, but w ({dimensions(shape_of(self.w))}) takes {expected}")
         if self.upto is not None:
             self.expect_position(self.upto, "upto")
         self.expect_shape("result", self.result, (rows, heads * b), "rows of x by heads of w")
@@ -180,17 +193,17 @@ class MoeOp(LiftedOperation):
     name = "tg.moe"
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
-    x = operand_def(Values)
-    router = operand_def(Values)
-    gate = operand_def(Values)
-    up = operand_def(Values)
-    down = operand_def(Values)
-    router_bias = opt_operand_def(Values)
-    selection_bias = opt_operand_def(Values)
-    gate_bias = opt_operand_def(Values)
-    up_bias = opt_operand_def(Values)
-    down_bias = opt_operand_def(Values)
-    quantized = opt_operand_def(Values)
+    x = operand_def(VALUES)
+    router = operand_def(VALUES)
+    gate = operand_def(VALUES)
+    up = operand_def(VALUES)
+    down = operand_def(VALUES)
+    router_bias = opt_operand_def(VALUES)
+    selection_bias = opt_operand_def(VALUES)
+    gate_bias = opt_operand_def(VALUES)
+    up_bias = opt_operand_def(VALUES)
+    down_bias = opt_operand_def(VALUES)
+    quantized = opt_operand_def(VALUES)
     used = prop_def(I64)
     scoring = prop_def(ScoringAttr)
     renormalize = opt_prop_def(UnitAttr)
@@ -200,7 +213,7 @@ class MoeOp(LiftedOperation):
     groups_used = prop_def(I64)
     alpha = opt_prop_def(F64)
     limit = opt_prop_def(F64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     STORED_AS: ClassVar = {
         "quantized": (QuantizedAttr,),

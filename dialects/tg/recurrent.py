@@ -15,10 +15,10 @@ from lane_mlir.dialects.tg.operation import (
     F64,
     I64,
     NUMBER,
+    STATE,
+    VALUES,
     LiftedOperation,
     OperandEffects,
-    State,
-    Values,
     integer,
     real,
     shape_of,
@@ -37,10 +37,10 @@ class ConvOp(LiftedOperation):
 
     name = "tg.conv"
 
-    x = operand_def(Values)
-    w = operand_def(Values)
-    ring = operand_def(State)
-    result = result_def(Values)
+    x = operand_def(VALUES)
+    w = operand_def(VALUES)
+    ring = operand_def(STATE)
+    result = result_def(VALUES)
 
     STORED_AS: ClassVar = {"w": (RowsAttr,)}
     assembly_format = NUMBER + " $x `,` $w `ring` $ring attr-dict `:` functional-type(operands, results)"
@@ -70,10 +70,10 @@ class DecayOp(LiftedOperation):
 
     name = "tg.decay"
 
-    a = operand_def(Values)
-    dt = operand_def(Values)
-    al = operand_def(Values)
-    result = result_def(Values)
+    a = operand_def(VALUES)
+    dt = operand_def(VALUES)
+    al = operand_def(VALUES)
+    result = result_def(VALUES)
 
     assembly_format = NUMBER + " $a `dt` $dt `al` $al attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
@@ -106,19 +106,19 @@ class DeltaOp(LiftedOperation):
 
     name = "tg.delta"
 
-    q = operand_def(Values)
-    k = operand_def(Values)
-    v = operand_def(Values)
-    z = operand_def(Values)
-    beta = operand_def(Values)
-    decay = operand_def(Values)
-    norm = operand_def(Values)
-    state = operand_def(State)
+    q = operand_def(VALUES)
+    k = operand_def(VALUES)
+    v = operand_def(VALUES)
+    z = operand_def(VALUES)
+    beta = operand_def(VALUES)
+    decay = operand_def(VALUES)
+    norm = operand_def(VALUES)
+    state = operand_def(STATE)
     key_heads = prop_def(I64)
     value_heads = prop_def(I64)
     order = prop_def(KeyHeadOrderAttr)
     eps = prop_def(F64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = (
         NUMBER + " $q `,` $k `,` $v `gate` $z `beta` $beta `decay` $decay `norm` $norm `state` $state"

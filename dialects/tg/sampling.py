@@ -9,7 +9,15 @@ from xdsl.ir import SSAValue
 from xdsl.irdl import irdl_op_definition, operand_def, result_def, traits_def
 from xdsl.traits import Pure
 
-from lane_mlir.dialects.tg.operation import NUMBER, Ids, Integers, LiftedOperation, OperandEffects, Values, shape_of
+from lane_mlir.dialects.tg.operation import (
+    IDS,
+    INTEGERS,
+    NUMBER,
+    VALUES,
+    LiftedOperation,
+    OperandEffects,
+    shape_of,
+)
 
 
 @irdl_op_definition
@@ -22,8 +30,8 @@ class ArgmaxOp(LiftedOperation):
 
     name = "tg.argmax"
 
-    x = operand_def(Values)
-    result = result_def(Ids)
+    x = operand_def(VALUES)
+    result = result_def(IDS)
 
     assembly_format = NUMBER + " $x attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
@@ -46,9 +54,9 @@ class AdvanceOp(LiftedOperation):
 
     name = "tg.advance"
 
-    id = operand_def(Ids)
-    token = operand_def(Integers)
-    pos = operand_def(Integers)
+    id = operand_def(IDS)
+    token = operand_def(INTEGERS)
+    pos = operand_def(INTEGERS)
 
     assembly_format = NUMBER + " $id `to` $token `,` $pos attr-dict `:` type($id) `,` type($token) `,` type($pos)"
     traits = traits_def(OperandEffects())

@@ -14,11 +14,13 @@ from lane_mlir.dialects.tg.attributes import QuantizedAttr, RowsAttr
 from lane_mlir.dialects.tg.operation import (
     F64,
     I64,
+    INTEGERS,
     NUMBER,
-    Integers,
+    STATE,
+    VALUES,
+    VALUES_OR_STATE,
     LiftedOperation,
     OperandEffects,
-    State,
     TensorGraphOperation,
     Values,
     dimensions,
@@ -45,7 +47,7 @@ class ConstantOp(TensorGraphOperation):
 
     tensor = prop_def(StringAttr)
     """The tensor's name in the checkpoint."""
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     STORED_AS: ClassVar = {"result": (RowsAttr,)}
     assembly_format = "$tensor attr-dict `:` type($result)"
@@ -82,7 +84,7 @@ class RopeTableOp(TensorGraphOperation):
 
     name = "tg.rope_table"
 
-    factors = opt_operand_def(Values)
+    factors = opt_operand_def(VALUES)
     """Divisors of the frequencies, [half]."""
     base = prop_def(F64)
     freq_scale = prop_def(F64)
@@ -91,8 +93,8 @@ class RopeTableOp(TensorGraphOperation):
     beta_fast = prop_def(F64)
     beta_slow = prop_def(F64)
     original_context = prop_def(I64)
-    cos = result_def(Values)
-    sin = result_def(Values)
+    cos = result_def(VALUES)
+    sin = result_def(VALUES)
 
     assembly_format = (
         "`base` custom<Real>($base) `freq_scale` custom<Real>($freq_scale)"
@@ -156,7 +158,7 @@ class EmptyOp(TensorGraphOperation):
 
     name = "tg.empty"
 
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = "attr-dict `:` type($result)"
     traits = traits_def(Pure())
@@ -178,9 +180,9 @@ class GatherOp(LiftedOperation):
 
     name = "tg.gather"
 
-    table = operand_def(Values)
-    index = operand_def(Integers)
-    result = result_def(Values)
+    table = operand_def(VALUES)
+    index = operand_def(INTEGERS)
+    result = result_def(VALUES)
 
     STORED_AS: ClassVar = {"table": (RowsAttr,)}
     assembly_format = NUMBER + " $table `[` $index `]` attr-dict `:` functional-type(operands, results)"
@@ -206,9 +208,9 @@ class SetRowOp(LiftedOperation):
 
     name = "tg.set_row"
 
-    src = operand_def(Values)
-    table = operand_def(State)
-    pos = operand_def(Integers)
+    src = operand_def(VALUES)
+    table = operand_def(STATE)
+    pos = operand_def(INTEGERS)
 
     assembly_format = (
         NUMBER + " $src `into` $table `[` $pos `]` attr-dict `:` type($src) `,` type($table) `,` type($pos)"
@@ -245,11 +247,11 @@ class InsertOp(LiftedOperation):
 
     name = "tg.insert"
 
-    src = operand_def(Values)
-    dst = operand_def(Values)
+    src = operand_def(VALUES)
+    dst = operand_def(VALUES)
     every = prop_def(I64)
     start = prop_def(I64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = (
         NUMBER + " $src `into` $dst `every` $every `from` $start attr-dict `:` functional-type(operands, results)"
@@ -291,11 +293,11 @@ class SliceOp(LiftedOperation):
 
     name = "tg.slice"
 
-    x = operand_def(Values | State)
+    x = operand_def(VALUES_OR_STATE)
     every = prop_def(I64)
     start = prop_def(I64)
     width = prop_def(I64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = (
         NUMBER + " $x `every` $every `from` $start `width` $width attr-dict `:` functional-type(operands, results)"
@@ -334,10 +336,10 @@ class JoinOp(LiftedOperation):
 
     name = "tg.join"
 
-    a = operand_def(Values)
-    b = operand_def(Values)
+    a = operand_def(VALUES)
+    b = operand_def(VALUES)
     heads = prop_def(I64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     assembly_format = NUMBER + " $a `,` $b `heads` $heads attr-dict `:` functional-type(operands, results)"
     traits = traits_def(Pure())
@@ -372,9 +374,9 @@ class ViewOp(LiftedOperation):
 
     name = "tg.view"
 
-    x = operand_def(Values)
+    x = operand_def(VALUES)
     offset = prop_def(I64)
-    result = result_def(Values)
+    result = result_def(VALUES)
 
     STORED_AS: ClassVar = {"x": (RowsAttr, QuantizedAttr), "result": (RowsAttr, QuantizedAttr)}
     assembly_format = NUMBER + " $x `from` $offset attr-dict `:` functional-type(operands, results)"

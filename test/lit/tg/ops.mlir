@@ -46,8 +46,8 @@ func.func @storage(%token: memref<2xi32>, %pos: memref<1xi32>, %cache: memref<64
   func.return
 }
 
-// CHECK: func.func @products(%pos: memref<1xi32>, %latent: memref<64x32xf32>, %x: tensor<2x32xf32>, %w: tensor<64x32xf32>, %heads: tensor<4x16x8xf32>, %wide: tensor<4x16x32xf32>) {
-func.func @products(%pos: memref<1xi32>, %latent: memref<64x32xf32>, %x: tensor<2x32xf32>, %w: tensor<64x32xf32>, %heads: tensor<4x16x8xf32>, %wide: tensor<4x16x32xf32>) {
+// CHECK: func.func @products(%pos: memref<1xi32>, %latent: memref<64x32xf32>, %x: tensor<2x32xf32>, %w: tensor<64x32xf32>, %heads: tensor<4x16x8xf32>, %wide: tensor<4x16x32xf32>, %turned_heads: tensor<4x8x16xf32>) {
+func.func @products(%pos: memref<1xi32>, %latent: memref<64x32xf32>, %x: tensor<2x32xf32>, %w: tensor<64x32xf32>, %heads: tensor<4x16x8xf32>, %wide: tensor<4x16x32xf32>, %turned_heads: tensor<4x8x16xf32>) {
   // CHECK-NEXT: %q8 = tg.quantize %x : tensor<2x32xf32> -> tensor<2x32xf32, #tg.quantized<int8>>
   %q8 = tg.quantize %x : tensor<2x32xf32> -> tensor<2x32xf32, #tg.quantized<int8>>
   // CHECK-NEXT: %q16 = tg.quantize[6] %x {note = "twice"} : tensor<2x32xf32> -> tensor<2x32xf32, #tg.quantized<two_pass_int8>>
@@ -62,6 +62,8 @@ func.func @products(%pos: memref<1xi32>, %latent: memref<64x32xf32>, %x: tensor<
   %keys = tg.head_matmul[8] %latent, %wide upto %pos shared {note = "expanded"} : (memref<64x32xf32>, tensor<4x16x32xf32>, memref<1xi32>) -> tensor<64x64xf32>
   // CHECK-NEXT: %alike = tg.head_matmul %x, %wide shared : (tensor<2x32xf32>, tensor<4x16x32xf32>) -> tensor<2x64xf32>
   %alike = tg.head_matmul %x, %wide shared : (tensor<2x32xf32>, tensor<4x16x32xf32>) -> tensor<2x64xf32>
+  // CHECK-NEXT: %turned = tg.head_matmul %x, %turned_heads transposed {note = "absorbed"} : (tensor<2x32xf32>, tensor<4x8x16xf32>) -> tensor<2x64xf32>
+  %turned = tg.head_matmul %x, %turned_heads transposed {note = "absorbed"} : (tensor<2x32xf32>, tensor<4x8x16xf32>) -> tensor<2x64xf32>
   func.return
 }
 
