@@ -116,8 +116,9 @@ class HeadMatmulOp(LiftedOperation):
     A product by each head's own weight: y[r, h, j] = Σᵢ x[r, h, i]·w[h, j, i].
 
     x [m, heads·a], or [m, a] where `shared` (every head takes the same row); w [heads, b, a] in any storage, or
-    [heads, a, b] where `transposed`: Σᵢ x[r, h, i]·w[h, i, j]. y [m, heads·b]. x may be an array of state, its rows those of positions. With `upto` [1], rows past
-    the position of the step's last row need not be computed: nobody reads them.
+    [heads, a, b] where `transposed`: Σᵢ x[r, h, i]·w[h, i, j]. y [m, heads·b]. x may be an array of state, its rows
+    those of positions. With `upto` [1], rows past the position of the step's last row need not be computed: nobody
+    reads them.
     """
 
     name = "tg.head_matmul"
