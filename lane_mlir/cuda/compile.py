@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 from lane_mlir.cuda.source import self_contained
 from lane_mlir.diagnostics import LaneError
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from cuda.core import ObjectCode, Program, ProgramOptions
-    from cuda.core.utils import FileStreamProgramCache
-
-INSTALL = "install it with: pip install 'lane-mlir[cuda]'"
-"""What to do where a package of the CUDA extra is missing."""
+ProgramCache: TypeAlias = Any
+"""A `cuda.core.utils.FileStreamProgramCache`: cuda.core chooses its version at run time, so checkers see no types."""
 
 _MAX_CACHE_BYTES = 1 << 30
 
@@ -39,71 +35,78 @@ class CompileOptions:
     max_registers: int | None = None
 
 
-def compile_unit(
-    text: str, options: CompileOptions, *, name: str = "step.cu", cache: FileStreamProgramCache | None = None
-) -> ObjectCode:
+def cuda_module(name: str) -> Any:
     """
-    Compile a translation unit as the printer writes it.
+    A module of cuda-python, `cuda.core` or `cuda.bindings.nvrtc`.
+
+    Raises: LaneError if it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise LaneError(
+            f"the CUDA target needs {name}, which is not installed: pip install 'lane-mlir[cuda]'"
+        ) from error
+
+
+def compile_unit(
+    text: str, options: CompileOptions, *, name: str = "step.cu", cache: ProgramCache | None = None
+) -> bytes:
+    """
+    Compile a translation unit as the printer writes it: the cubin.
 
     Raises: LaneError if NVRTC is missing, or refuses the unit: with the kernel, the place and the first error.
     """
-    program_class, options_class = _nvrtc()
-    source = self_contained(text, name)
-    settings = options_class(
+    core, nvrtc = cuda_module("cuda.core"), cuda_module("cuda.bindings.nvrtc")
+    try:
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # the loader's own classes of errors are not public
+        raise LaneError(
+            "the CUDA target compiles with NVRTC, which is not installed: pip install 'lane-mlir[cuda]'"
+        ) from error
+    settings = core.ProgramOptions(
         name=name,
         arch=options.arch,
         std="c++20",
         lineinfo=options.line_info or None,
         max_register_count=options.max_registers,
     )
+    source = self_contained(text, name)
     try:
-        program = program_class(source, "c++", settings)
+        program = core.Program(source, "c++", settings)
         try:
-            return program.compile("cubin", cache=cache) if cache is not None else program.compile("cubin")
+            return program.compile("cubin", cache=cache).code
         finally:
             program.close()
     except Exception as error:  # cuda.core's own classes of errors are not public
+        if "NVRTC" not in str(error):
+            raise
         raise LaneError(f"NVRTC refuses {name} for {options.arch}: {explained(str(error), text)}") from error
 
 
-def _nvrtc() -> tuple[type[Program], type[ProgramOptions]]:
-    try:
-        from cuda.bindings import nvrtc
-        from cuda.core import Program, ProgramOptions
-    except ImportError as error:
-        raise LaneError(f"the CUDA target compiles with cuda.core, which is not installed; {INSTALL}") from error
-    try:
-        nvrtc.nvrtcVersion()
-    except Exception as error:
-        raise LaneError(f"the CUDA target compiles with NVRTC, which is not installed; {INSTALL}") from error
-    return Program, ProgramOptions
-
-
 def explained(log: str, text: str) -> str:
-    """The first error of a log, and the printed kernel that it arose in, if the log names one of its lines."""
-    first = next((line for line in log.splitlines() if "error" in line and "(" in line), log.strip().splitlines()[-1])
-    lines = text.splitlines()
-    for number in (int(n) for n in re.findall(r"at line (\d+) of", log)):
-        for line in reversed(lines[: number + 1]):
+    """The first error of a log of NVRTC, and the kernel of the unit in which it arose, if the log says where."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    first = next((line for line in lines if re.search(r"\(\d+\): .*error", line)), lines[-1] if lines else "no reason")
+    printed = text.splitlines()
+    for number in re.findall(r"at line (\d+) of", log):
+        for line in reversed(printed[: int(number)]):
             if (symbol := re.match(r"(\w+)\(.*\) \{$", line)) is not None:
-                return f"kernel {symbol[1]}: {first.strip()}"
-    return first.strip()
+                return f"in kernel {symbol[1]}: {first}"
+    return first
 
 
 @contextmanager
-def program_cache(folder: str | Path | None = None) -> Generator[FileStreamProgramCache]:
+def program_cache(folder: str | Path | None = None) -> Generator[ProgramCache]:
     """
     The cache of compiled programs, which processes share safely: in `folder`, LANE_CUDA_CACHE or cuda.core's own place.
 
     Raises: LaneError if cuda.core is missing or the folder cannot be made.
     """
-    try:
-        from cuda.core.utils import FileStreamProgramCache
-    except ImportError as error:
-        raise LaneError(f"the CUDA target compiles with cuda.core, which is not installed; {INSTALL}") from error
     folder = folder or os.environ.get("LANE_CUDA_CACHE")
+    utils = cuda_module("cuda.core.utils")
     try:
-        cache = FileStreamProgramCache(folder, max_size_bytes=_MAX_CACHE_BYTES)
+        cache = utils.FileStreamProgramCache(folder, max_size_bytes=_MAX_CACHE_BYTES)
     except OSError as error:
         raise LaneError(f"cannot keep compiled programs in {folder}: {error.strerror or error}") from error
     with cache:

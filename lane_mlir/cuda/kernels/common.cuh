@@ -29,14 +29,15 @@ struct bf16 {
 };
 
 #define LANE_DEVICE __device__ __forceinline__
+#define LANE_CONSTANT __device__ constexpr  // a function that is evaluated at compile time
 
 constexpr int QBLOCK = 32;       // values of a quantized activation that share a scale
 constexpr int WARP = 32;         // lanes of a warp
 constexpr u32 ALL_LANES = ~0u;   // of a warp
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
-constexpr int max_of(int a, int b) { return a > b ? a : b; }
-constexpr int min_of(int a, int b) { return a < b ? a : b; }
+LANE_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+LANE_CONSTANT int max_of(int a, int b) { return a > b ? a : b; }
+LANE_CONSTANT int min_of(int a, int b) { return a < b ? a : b; }
 
 // ---- Programmatic launch (from sm_90 on; before, a kernel starts when its predecessor has ended). ----
 
@@ -241,7 +242,7 @@ struct Dst {
   i64 unit_pitch = 0;   // elements from one unit to the next; 0: the units lie side by side
   i64 unit_offset = 0;  // first element in the unit
 
-  constexpr bool takes_param() const { return row_pitch != 0 && row_index < 0; }
+  LANE_CONSTANT bool takes_param() const { return row_pitch != 0 && row_index < 0; }
 
   // First element of the row; `param` points to the parameter, if it takes one.
   LANE_DEVICE i64 start(const int* param) const {
