@@ -32,10 +32,12 @@ def matmul(x: Array, w: Array) -> Array:
     return x @ w.T
 
 
-def head_matmul(x: Array, w: Array, shared: bool = False) -> Array:
+def head_matmul(x: Array, w: Array, shared: bool = False, transposed: bool = False) -> Array:
     """
-    y[r, h] = w[h]·x[r, h]: x [m, heads·a], or [m, a] where `shared`; w [heads, b, a]; y [m, heads·b].
+    y[r, h] = w[h]·x[r, h]: x [m, heads·a], or [m, a] where `shared`; w [heads, b, a], or [heads, a, b] where
+    `transposed`; y [m, heads·b].
     """
+    w = w.transpose(0, 2, 1) if transposed else w
     heads, b, a = w.shape
     per_head = x[None] if shared else x.reshape(-1, heads, a).transpose(1, 0, 2)
     y = np.matmul(per_head, w.transpose(0, 2, 1))
@@ -194,7 +196,7 @@ class ProductFunctions(EvaluationFunctions):
     @impl(HeadMatmulOp)
     def run_head_matmul(self, interpreter: Interpreter, op: HeadMatmulOp, args: PythonValues) -> PythonValues:
         x, w = args[:2]
-        return (head_matmul(np.asarray(x, np.float32), w, op.shared is not None),)
+        return (head_matmul(np.asarray(x, np.float32), w, op.shared is not None, op.transposed is not None),)
 
     @impl(MoeOp)
     def run_moe(self, interpreter: Interpreter, op: MoeOp, args: PythonValues) -> PythonValues:

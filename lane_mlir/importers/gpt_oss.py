@@ -12,11 +12,12 @@ from dataclasses import replace
 from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import ExpertActivation, Pairing, Scoring
+from lane_mlir.formats import Format
 from lane_mlir.importers.attention import self_attention
 from lane_mlir.importers.feed_forward import mixture, scoring_of
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of
-from lane_mlir.importers.step import Step
+from lane_mlir.importers.step import Layer, Step
 from lane_mlir.importers.windows import local_layers, windows_of
 
 _PERIOD = 2
@@ -39,6 +40,7 @@ def gpt_oss(step: Step) -> SSAValue:
         y = layer.rms_norm(x, "attn_norm")
         y = self_attention(layer, y, rotation, window=windows[layer.index], sinks=sinks)
         x = layer.residual(x, y, "attn_residual")
+        _ignore_expert_scales(layer)
         y = mixture(
             layer,
             layer.rms_norm(x, "post_attention_norm"),
@@ -50,3 +52,14 @@ def gpt_oss(step: Step) -> SSAValue:
         )
         x = layer.residual(x, y, "ffn_residual")
     return step.head(step.rms_norm(x, "output_norm"))
+
+
+def _ignore_expert_scales(layer: Layer) -> None:
+    """Scales beside the experts belong to weights in nvfp4: beside other formats the family does not use them."""
+    checkpoint = layer.model.checkpoint
+    for role in ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"):
+        weight = checkpoint.tensors.get(f"{layer.prefix}{role}.weight")
+        if weight is not None and weight.format is not Format.NVFP4:
+            for scale in (f"{role}.scale", f"{role}.input_scale"):
+                if layer.has(scale):
+                    checkpoint.tensor(layer.prefix + scale)

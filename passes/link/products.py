@@ -142,6 +142,8 @@ def link_glu(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 def link_head_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.HeadMatmulOp)
+    if op.transposed is not None:
+        raise Refusal("no kernel multiplies by the transposed weight of a head")
     rows, (heads, b, a) = tg.shape_of(op.x)[0], tg.shape_of(op.w)
     source = in_place(scope)
     part = None if source is None else source.part(a)
