@@ -7,6 +7,7 @@ each to a fixed point over the ops in turn; any can be held back. Every decision
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,14 +51,21 @@ class FusePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         self.run(op)
 
-    def run(self, module: ModuleOp) -> list[Optimized]:
+    def apply_observed(self, ctx: Context, op: ModuleOp, after_rule: Callable[[str], None]) -> None:
+        """Apply the rules, and call back with the name of each, step by step, when it is done with the step."""
+        self.run(op, after_rule)
+
+    def run(self, module: ModuleOp, after_rule: Callable[[str], None] | None = None) -> list[Optimized]:
         """Apply the rules; what was decided, step by step. Raises PassFailedException for an unknown rule or chip."""
         for rule in self.held:
             if rule not in rule_names():
                 raise PassFailedException(unknown("rule", rule, rule_names()))
         set_target(module, chip=self.chip, numerics=None if self.numerics is None else Numerics(self.numerics))
         target = target_of(module)
-        return [optimize(func, target, self.held, limit=self.limit) for func in step_functions(module)]
+        return [
+            optimize(func, target, self.held, limit=self.limit, after_step=after_rule)
+            for func in step_functions(module)
+        ]
 
 
 def rule_pass(rule: str) -> type[ModulePass]:

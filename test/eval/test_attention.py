@@ -19,7 +19,11 @@ Run = Callable[..., Any]
 Floats = NDArray[np.float32]
 
 # Products of some tens of f32 values, and a softmax of them.
-CLOSE = {"rtol": 2e-5, "atol": 2e-6}
+RTOL, ATOL = 2e-5, 2e-6
+
+
+def assert_close(actual: NDArray[Any], expected: NDArray[Any]) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=ATOL)
 
 
 # Tables.
@@ -200,7 +204,7 @@ def test_attention(rng: np.random.Generator, name: str, position: int, rows: int
     v = cache(rng, 9, attention.kv_heads * 5, position + rows)
     sinks = rng.standard_normal(attention.heads).astype(np.float32) if sunk else None
     y = attention(q, k, v, position, sinks)
-    np.testing.assert_allclose(y, reference(attention, q, k, v, position, sinks), **CLOSE)
+    assert_close(y, reference(attention, q, k, v, position, sinks))
     assert y.dtype == np.float32
 
 
@@ -223,7 +227,7 @@ def test_attention_op_with_everything(run: Run, rng: np.random.Generator):
         pos=np.array([3], np.int32),
     )
     attention = Attention(4, 2, 0.25, window=4, softcap=5.0)
-    np.testing.assert_allclose(y, reference(attention, q, k, v, 3, sinks, q_tail, k_tail), **CLOSE)
+    assert_close(y, reference(attention, q, k, v, 3, sinks, q_tail, k_tail))
 
 
 def test_a_cache_of_one_row(rng: np.random.Generator):
@@ -244,7 +248,7 @@ def test_a_later_row_that_is_not_finite_does_not_reach_an_earlier_one(rng: np.ra
     expected = attention(q, k, v, 0)
     k[-1], v[-1] = np.nan, np.inf
     y = attention(q, k, v, 0)
-    np.testing.assert_allclose(y[:-1], expected[:-1], **CLOSE)
+    assert_close(y[:-1], expected[:-1])
     assert not np.isfinite(y[-1]).any()
 
 
@@ -254,7 +258,7 @@ def test_rows_before_the_window_are_not_read(rng: np.random.Generator):
     attention = Attention(2, 2, 0.3, window=3)
     y = attention(q, k, v, 0)
     assert np.isnan(y[:3]).all()
-    np.testing.assert_allclose(y[3:], reference(attention, q, k, v, 0)[3:], **CLOSE)
+    assert_close(y[3:], reference(attention, q, k, v, 0)[3:])
 
 
 @pytest.mark.parametrize("window", [None, 7, 64])
@@ -264,7 +268,7 @@ def test_a_chunk_is_its_rows_one_at_a_time(rng: np.random.Generator, rows: int, 
     k, v = (rng.standard_normal((rows + 3, 8)).astype(np.float32) for _ in range(2))
     attention = Attention(4, 2, 0.5, window=window)
     alone = np.concatenate([attention(q[r : r + 1], k, v, 2 + r) for r in range(rows)])
-    np.testing.assert_allclose(attention(q, k, v, 2), alone, **CLOSE)
+    assert_close(attention(q, k, v, 2), alone)
 
 
 def test_large_scores_do_not_overflow(rng: np.random.Generator):

@@ -65,28 +65,27 @@ def test_softplus_of_25():
     assert softplus(np.array([25], np.float32))[0] == 25
 
 
-@pytest.mark.parametrize(
-    "operator, formula",
-    [
-        ("add", lambda a, b: a + b),
-        ("sub", lambda a, b: a - b),
-        ("mul", lambda a, b: a * b),
-        ("div", lambda a, b: a / b),
-    ],
-)
+OPERATORS: dict[str, Callable[[float, float], float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+}
+
+
+@pytest.mark.parametrize("name", list(OPERATORS))
 @pytest.mark.parametrize("shape", [(3, 4), (4,), (1, 4), (3, 1)], ids=str)
 def test_binary(
     run: Run,
     rng: np.random.Generator,
-    operator: str,
-    formula: Callable[[float, float], float],
+    name: str,
     shape: tuple[int, ...],
 ):
     a = rng.standard_normal((3, 4)).astype(np.float32)
     b = rng.uniform(0.5, 2, shape).astype(np.float32)
     b_type = f"tensor<{'x'.join(map(str, shape))}xf32>"
     y = run(
-        f"%y = tg.binary {operator} %a, %b : (tensor<3x4xf32>, {b_type}) -> tensor<3x4xf32>",
+        f"%y = tg.binary {name} %a, %b : (tensor<3x4xf32>, {b_type}) -> tensor<3x4xf32>",
         "%y : tensor<3x4xf32>",
         a=a,
         b=b,
@@ -94,7 +93,7 @@ def test_binary(
     for r in range(3):
         for c in range(4):
             other = b[c] if shape == (4,) else b[r % shape[0], c % shape[1]]
-            assert y[r, c] == pytest.approx(formula(float(a[r, c]), float(other)), rel=1e-6)
+            assert y[r, c] == pytest.approx(OPERATORS[name](float(a[r, c]), float(other)), rel=1e-6)
 
 
 def test_a_large_residual_stays_f32(run: Run):

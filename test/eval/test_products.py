@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,11 @@ Floats = NDArray[np.float32]
 QUANTIZING = (Numerics.INT8, Numerics.TWO_PASS_INT8)
 
 # Sums of some hundred f32 products.
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+TOLERANCE = 1e-5
+
+
+def assert_close(actual: NDArray[Any], expected: Any) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def random(rng: np.random.Generator, *shape: int) -> Floats:
@@ -39,7 +44,7 @@ def test_matmul(run: Run, rng: np.random.Generator):
     x, w = random(rng, 3, 64), random(rng, 5, 64)
     y = run(MATMUL, "%y : tensor<3x5xf32>", x=x, w=w)
     expected = [[math.fsum(float(a) * float(b) for a, b in zip(r, n, strict=True)) for n in w] for r in x]
-    np.testing.assert_allclose(y, expected, **CLOSE)
+    assert_close(y, expected)
 
 
 @pytest.mark.parametrize("numerics", QUANTIZING)
@@ -58,7 +63,7 @@ def test_a_plain_activation_is_quantized_for_block_formats_alone(
         w=w,
     )
     taken = quantize(x, numerics) if form == "q8_0" else x
-    np.testing.assert_allclose(y, taken.astype(np.float64) @ w.T.astype(np.float64), **CLOSE)
+    assert_close(y, taken.astype(np.float64) @ w.T.astype(np.float64))
 
 
 @pytest.mark.parametrize("numerics", QUANTIZING)
@@ -114,7 +119,7 @@ def test_head_matmul_of_a_cache_leaves_rows_past_the_position_to_themselves(run:
     expected = [
         [math.fsum(float(v) * float(u) for v, u in zip(x[r], n, strict=True)) for n in w.reshape(6, 32)] for r in (0, 1)
     ]
-    np.testing.assert_allclose(y[:2], expected, **CLOSE)
+    assert_close(y[:2], expected)
 
 
 # Routing.
@@ -234,14 +239,10 @@ def expert_by_loops(experts: Experts, e: int, x: Floats) -> Floats:
 @pytest.mark.parametrize("biased", [False, True])
 def test_mixture_row_by_row(rng: np.random.Generator, rows: int, biased: bool):
     d, ff, count = 16, 24, 6
-    biases = {
-        "gate_bias": random(rng, count, ff),
-        "up_bias": random(rng, count, ff),
-        "down_bias": random(rng, count, d),
-    }
-    experts = Experts(
-        random(rng, count, ff, d), random(rng, count, ff, d), random(rng, count, d, ff), **(biases if biased else {})
-    )
+    experts = Experts(random(rng, count, ff, d), random(rng, count, ff, d), random(rng, count, d, ff))
+    if biased:
+        gate_bias, up_bias, down_bias = random(rng, count, ff), random(rng, count, ff), random(rng, count, d)
+        experts = replace(experts, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
     x, router, bias = random(rng, rows, d), random(rng, count, d), random(rng, count)
     routing = Routing(2, Scoring.SOFTMAX, renormalize=True, scale=1.5)
     y = moe(x, router, experts, routing, bias)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -109,6 +109,19 @@ def delta_by_loops(
     return y, states.reshape(state.shape)
 
 
+def run_delta(
+    inputs: Sequence[Floats],
+    state: NDArray[Any],
+    key_heads: int,
+    value_heads: int,
+    order: KeyHeadOrder = KeyHeadOrder.BLOCKED,
+) -> Floats:
+    q, k, v, z, beta, rate, norm = inputs
+    return delta(
+        *(q, k, v, z, beta, rate, norm), state, key_heads=key_heads, value_heads=value_heads, order=order, eps=1e-6
+    )
+
+
 def delta_inputs(rng: np.random.Generator, rows: int, key_heads: int, value_heads: int, d: int) -> list[Floats]:
     """q and k of length 1, as the rule takes them; beta and decay between 0 and 1."""
     q, k = (random(rng, rows, key_heads, d) for _ in range(2))
@@ -148,7 +161,7 @@ def test_orders_of_key_heads_differ(rng: np.random.Generator):
     results: dict[KeyHeadOrder, Floats] = {}
     for order in KeyHeadOrder:
         state = np.zeros((32, 8), np.float32)
-        results[order] = delta(*inputs, state, key_heads=2, value_heads=4, order=order, eps=1e-6)
+        results[order] = run_delta(inputs, state, 2, 4, order)
     blocked, cyclic = (results[order].reshape(4, 8) for order in (KeyHeadOrder.BLOCKED, KeyHeadOrder.CYCLIC))
     np.testing.assert_array_equal(blocked[[0, 3]], cyclic[[0, 3]])
     assert not np.allclose(blocked[1], cyclic[1])
@@ -157,14 +170,14 @@ def test_orders_of_key_heads_differ(rng: np.random.Generator):
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 def test_delta_in_chunks_is_token_by_token(rng: np.random.Generator, chunks: list[int]):
     """Bit for bit: values, and the state that the next step starts from."""
-    heads = {"key_heads": 2, "value_heads": 4, "order": KeyHeadOrder.BLOCKED, "eps": 1e-6}
     *rows, norm = delta_inputs(rng, sum(chunks), 2, 4, 8)
     start = random(rng, 32, 8)
 
     def steps(sizes: list[int]) -> tuple[Floats, Floats]:
         state, ends = start.copy(), np.cumsum(sizes).tolist()
         parts = [
-            delta(*(a[end - n : end] for a in rows), norm, state, **heads) for n, end in zip(sizes, ends, strict=True)
+            run_delta([*(a[end - n : end] for a in rows), norm], state, 2, 4)
+            for n, end in zip(sizes, ends, strict=True)
         ]
         return np.concatenate(parts), state
 
@@ -173,9 +186,8 @@ def test_delta_in_chunks_is_token_by_token(rng: np.random.Generator, chunks: lis
 
 
 def test_bf16_state_is_rounded_once_a_step(rng: np.random.Generator):
-    heads = {"key_heads": 1, "value_heads": 1, "order": KeyHeadOrder.BLOCKED, "eps": 1e-6}
     inputs = delta_inputs(rng, 5, 1, 1, 8)
     exact = np.zeros((8, 8), np.float32)
     stored = exact.astype(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(delta(*inputs, exact, **heads), delta(*inputs, stored, **heads))
+    np.testing.assert_array_equal(run_delta(inputs, exact, 1, 1), run_delta(inputs, stored, 1, 1))
     np.testing.assert_array_equal(stored, exact.astype(ml_dtypes.bfloat16))

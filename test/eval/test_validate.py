@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -194,7 +194,7 @@ def test_right_rewrites_pass_and_stay(ctx: Context, parse: Parse, tmp_path: Path
 
 def test_no_passes(ctx: Context, parse: Parse):
     seen: list[object] = []
-    validate_pipeline(ctx, parse(STEP), [], lambda *args: seen.append(args[::2]))
+    validate_pipeline(ctx, parse(STEP), [], lambda previous, _, following: seen.append((previous, following)))
     assert seen == [(None, None)]
 
 
@@ -235,7 +235,7 @@ class Counting:
     def steps(self, module: ModuleOp) -> dict[str, ModuleOp]:
         return {"step": module}
 
-    def run(self, step: object, weights: object, arguments: list[np.ndarray]) -> list[np.ndarray]:
+    def run(self, step: object, weights: object, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         self.runs.append(int(arguments[1][0]))
         return []
 
