@@ -5,16 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from xdsl.context import Context
 from xdsl.dialects.arith import Arith
 from xdsl.dialects.builtin import Builtin, FileLineColLoc, FusedLoc, IntAttr, ModuleOp, NameLoc, NoneAttr, StringAttr
 from xdsl.dialects.func import Func
 from xdsl.dialects.test import TestOp as AnyOp
 from xdsl.ir import Attribute
+from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
+from xdsl.utils.lexer import Input
+from xdsl.utils.mlir_lexer import MLIRLexer
 
 from lane_mlir.diagnostics import LaneError, SourceError
-from lane_mlir.locations import LocatedParser, innermost_invalid, place_of, read_module, source_error, verify
+from lane_mlir.locations import (
+    LocatedParser,
+    QuickLexer,
+    innermost_invalid,
+    place_of,
+    read_module,
+    source_error,
+    verify,
+)
 
 TEXT = """// a comment
 func.func @f(%a: i32) -> i32 {
@@ -114,3 +127,47 @@ def test_read_module_refuses(content: bytes | None, message: str, tmp_path: Path
         path.write_bytes(content)
     with pytest.raises(LaneError, match=message):
         read_module(context(), path)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([*'%a0_$.-><(){}[]=,:+"/\\n@#!^ \n', "//", "%0", "f32", "->", "é", "1x", '"s"']), max_size=9
+    )
+)
+def test_quick_lexer_finds_the_same_tokens(pieces: list[str]):
+    def tokens(lexer: MLIRLexer) -> list[str]:
+        found: list[str] = []
+        try:
+            while not found or not found[-1].startswith("EOF"):
+                token = lexer.lex()
+                found.append(f"{token.kind.name} {token.span.start} {token.span.end}")
+        except ParseError as error:
+            found.append(error.msg)
+        return found
+
+    text = Input("".join(pieces), "a.mlir")
+    assert tokens(QuickLexer(text)) == tokens(MLIRLexer(text))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "tensor<4xi32>",
+        "tensor<4x?xi32>",
+        "tensor<4xi32, #a>",
+        "memref<4xi32, strided<[1], offset: 2>>",
+        "memref<2x3xf32, affine_map<(d0, d1) -> (d1, d0)>>",
+        "tensor<4xcomplex<f32>>",
+        "tensor<4xtensor<2xi32>>",
+    ],
+)
+def test_types_are_parsed_once_to_the_same(written: str):
+    def text(count: int) -> str:
+        arguments = ", ".join(f"%{i}: {written}" for i in range(count))
+        return f"#a = 3 : i32\nfunc.func private @f({arguments}) -> {written} // > comment"
+
+    module = LocatedParser(context(), text(3)).parse_module()
+    expected = Parser(context(), text(3)).parse_module()
+    assert str(module) == str(expected)
+    assert module.is_structurally_equivalent(expected)
