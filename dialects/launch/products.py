@@ -612,7 +612,8 @@ class GemvGluOp(LaunchOp):
 @irdl_op_definition
 class HeadGemvOp(LaunchOp):
     """
-    A product by each head's own weight: y[r, h, j] = Σᵢ x[r, h, i]·w[h, j, i]; where `shared`, x[r, i] for all heads.
+    A product by each head's own weight: y[r, h, j] = Σᵢ x[r, h, i]·w[h, j, i]; where `shared`, x[r, i] for all heads;
+    where `transposed`, w[h, i, j].
 
     x [m·heads, a] ([m, a] where `shared`), its units side by side or in a part of wider ones; w [heads, b, a];
     y [m·heads, b], or, for its place in a table, m rows of heads·b where `rows_out`. The activation is read as f32.
@@ -641,6 +642,7 @@ class HeadGemvOp(LaunchOp):
     b = prop_def(NumberAttr)
     rows_out = opt_prop_def(UnitAttr)
     shared = opt_prop_def(UnitAttr)
+    transposed = opt_prop_def(UnitAttr)
     step = opt_prop_def(NumberAttr)
     """The step's rows."""
     batch = opt_prop_def(UnitAttr)
@@ -650,7 +652,7 @@ class HeadGemvOp(LaunchOp):
         "$x (`every` $part^)? `by` $w `` $format `into` custom<Into>($y, $param, $dst)"
         + sizes("m", "heads", "a", "b")
         + " (`upto` $upto^ `step` $step)?"
-        + flags("rows_out", "shared", "batch")
+        + flags("rows_out", "shared", "transposed", "batch")
         + ORIGIN
     )
     traits = traits_def(LaunchEffects())
@@ -669,6 +671,7 @@ class HeadGemvOp(LaunchOp):
         part: Part | None = None,
         rows_out: bool = False,
         shared: bool = False,
+        transposed: bool = False,
         upto: tuple[SSAValue, int] | None = None,
         batch: bool = False,
         covers: Sequence[int] = (),
@@ -687,6 +690,7 @@ class HeadGemvOp(LaunchOp):
                 b=b,
                 rows_out=rows_out,
                 shared=shared,
+                transposed=transposed,
                 step=step,
                 batch=batch,
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from lane_mlir.passes.forms.attention import AttentionForm, attention
 from lane_mlir.passes.forms.classes import ADVANCE, FUSED_QUANT, RULE_OF_CLASS, classes_of, rules_of
+from lane_mlir.passes.forms.convolutions import ConvForm, convolution
 from lane_mlir.passes.forms.description import describe, locations, place_name
 from lane_mlir.passes.forms.landing import Landing, landing
 from lane_mlir.passes.forms.norms import GatherForm, NormForm, gather, is_residual_add, norm
@@ -19,6 +20,7 @@ __all__ = [
     "FUSED_QUANT",
     "RULE_OF_CLASS",
     "AttentionForm",
+    "ConvForm",
     "GatedForm",
     "GatherForm",
     "GemvForm",
@@ -30,6 +32,7 @@ __all__ = [
     "Scope",
     "attention",
     "classes_of",
+    "convolution",
     "covers",
     "describe",
     "gated",

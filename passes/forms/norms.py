@@ -28,8 +28,8 @@ from lane_mlir.passes.forms.slices import in_place
 @dataclass(frozen=True)
 class NormForm:
     """
-    An RMS norm: the input it reads (whole or in part of every unit), the norm (weight and epsilon) that it takes of that
-    first, the operand it then adds and the sum, its weight, rows and columns, epsilon, and where it lands.
+    An RMS norm: the input it reads (whole or in part of every unit), the norm (weight and epsilon) that it takes of
+    that first, the operand it then adds and the sum, its weight, rows and columns, epsilon, and where it lands.
     `writes_sum`: whether others read the sum.
     """
 

@@ -34,19 +34,20 @@ class InPlace:
 
 def in_place(scope: Scope) -> InPlace | None:
     """The slice that an op begins with, if its other leaves read nothing but that."""
-    leaves = list(scope.leaves)
+    leaves: list[LiftedOperation] = list(scope.leaves)
     first = leaves[0]
     if len(leaves) < 2 or not isinstance(first, SliceOp):
         return None
-    value, inside = scope.canonical(first.result), [first.result]
-    del leaves[0]
+    value: SSAValue = scope.canonical(first.result)
+    inside: list[SSAValue] = [first.result]
+    leaves = leaves[1:]
     while len(leaves) > 1:
         view = leaves[0]
         if not isinstance(view, ViewOp) or not scope.same(view.x, value):
             break
         value = scope.canonical(view.result)
         inside.append(view.result)
-        del leaves[0]
+        leaves = leaves[1:]
     if not scope.same(leaves[0].operands[0], value):
         return None
     return InPlace(first.x, first, leaves, inside)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects.tg import FusedOp, MoeOp, RmsNormOp, RopeOp, ViewOp
-from lane_mlir.passes.forms import gemv, leaves, norm, rope
+from lane_mlir.passes.forms import gemv, norm, rope
 from lane_mlir.passes.fuse.rule import FusionRule, Place
 
 
@@ -32,7 +32,9 @@ class MoeDeferredFinalize(FusionRule):
 
     def places(self, op: Operation) -> Iterator[Place]:
         for source in _normed(self, op):
-            if isinstance(leaves(source)[0], MoeOp):
+            if isinstance(source, MoeOp) or (
+                isinstance(source, FusedOp) and source.fusion_class.data == "shared_expert"
+            ):
                 yield Place("moe_deferred_finalize", (source, op))
 
 

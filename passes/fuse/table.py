@@ -13,9 +13,11 @@ from lane_mlir.passes.forms import ADVANCE, FUSED_QUANT, RULE_OF_CLASS, classes_
 from lane_mlir.passes.fuse.closing import Advance
 from lane_mlir.passes.fuse.epilogues import GemvNormEpilogue, MoeDeferredFinalize, QkvHeadEpilogue
 from lane_mlir.passes.fuse.graph import StepGraph
+from lane_mlir.passes.fuse.mixtures import SharedExpert
 from lane_mlir.passes.fuse.norms import AddNorm, EmbedNorm, GatherScale, SandwichNorm
 from lane_mlir.passes.fuse.numerics import FusedQuant
 from lane_mlir.passes.fuse.products import ActGate, AttnOutputGate, GemvBias, GemvParts, GluPair
+from lane_mlir.passes.fuse.recurrent import ConvParts, ConvSilu, ConvSiluL2, GateProjections, Gates
 from lane_mlir.passes.fuse.report import Fired, Report
 from lane_mlir.passes.fuse.rotations import HeadNormRope, RopeParts
 from lane_mlir.passes.fuse.rows import RowWrite
@@ -73,9 +75,15 @@ _IMPLEMENTED: Mapping[str, type[FusionRule]] = MappingProxyType(
             SliceRead,
             RowWrite,
             QkvHeadEpilogue,
+            ConvSilu,
+            ConvSiluL2,
+            ConvParts,
+            Gates,
+            GateProjections,
             ActGate,
             AttnOutputGate,
             GluPair,
+            SharedExpert,
             MoeDeferredFinalize,
             GatherScale,
             EmbedNorm,

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from xdsl.dialects.builtin import DictionaryAttr, IntegerType, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.utils.hints import isa
 
 from lane_mlir.chips import Chip, chip
 from lane_mlir.dialects.launch import (
@@ -135,7 +136,7 @@ class Judge:
             return BufferOp(self._name(f"rope.{_table(value)}"), shape, Fill.CONSTANT, constant=_rope_table(value))
         if not isinstance(owner, TensorGraphOperation):
             return self._argument_buffer(value)
-        is_integer = isinstance(value.type, TensorType) and isinstance(value.type.get_element_type(), IntegerType)
+        is_integer = isa(value.type, TensorType[IntegerType])
         dtype = DType.I32 if is_integer else DType.F32
         return BufferOp(self._name(value.name_hint or "t"), shape, Fill.COMPUTED, dtype=dtype)
 

@@ -144,7 +144,7 @@ def link_head_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.HeadMatmulOp)
     if op.transposed is not None:
         raise Refusal("no kernel multiplies by the transposed weight of a head")
-    rows, (heads, b, a) = tg.shape_of(op.x)[0], tg.shape_of(op.w)
+    rows, heads, (b, a) = tg.shape_of(op.x)[0], tg.shape_of(op.w)[0], op.sides
     source = in_place(scope)
     part = None if source is None else source.part(a)
     if source is not None:
@@ -162,5 +162,6 @@ def link_head_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         b=b,
         part=part,
         shared=op.shared is not None,
+        transposed=op.transposed is not None,
         upto=None if op.upto is None else (judge.buffer(op.upto), rows),
     )

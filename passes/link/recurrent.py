@@ -2,27 +2,93 @@
 
 from __future__ import annotations
 
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp
-from lane_mlir.passes.forms import Scope
-from lane_mlir.passes.link.judge import Judge
+from lane_mlir.passes.forms import ConvForm, Scope, convolution, describe, leaves
+from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.link.norms import share_quantized
 
 
 def link_conv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
-    assert isinstance(op, tg.ConvOp)
-    rows, channels = tg.shape_of(op.x)
+    form = _convolution(judge, op, scope)
     return launch.ConvOp(
-        judge.buffer(op.x),
-        judge.buffer(op.w),
-        judge.buffer(op.ring),
-        judge.buffer(op.result),
-        chan=channels,
-        taps=tg.shape_of(op.w)[1],
-        rows=rows,
+        judge.buffer(form.x),
+        judge.buffer(form.w),
+        judge.buffer(form.ring),
+        judge.buffer(form.result),
+        chan=form.channels,
+        taps=form.taps,
+        rows=form.rows,
+        silu=form.silu,
+        l2=form.l2,
     )
+
+
+def _convolution(judge: Judge, op: Operation, scope: Scope) -> ConvForm:
+    form = convolution(op, scope)
+    if form is None:
+        raise Refusal(f"{describe(op)} is no convolution with what follows inside it")
+    judge.inside_only(scope, form.inside)
+    return form
+
+
+def link_conv_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    assert isinstance(op, tg.FusedOp)
+    forms = [_convolution(judge, part, scope.of(leaves(part))) for part in op.parts]
+    if forms[0].rows != 1:
+        raise Refusal(f"the kernel of several convolutions takes one row, not {forms[0].rows}")
+    if not all(form.silu for form in forms):
+        raise Refusal("the kernel of several convolutions takes the SiLU of each, and one has none")
+    norms = {form.l2 for form in forms if form.l2 is not None}
+    if len(norms) > 1:
+        raise Refusal("its L2 norms differ in width or epsilon")
+    block, eps = next(iter(norms)) if norms else (forms[0].channels, None)
+    buffer = judge.buffer
+    return launch.ConvPartsOp(
+        [launch.Convolution(*map(buffer, (f.x, f.w, f.ring, f.result)), f.channels, f.l2 is not None) for f in forms],
+        taps=forms[0].taps,
+        block=block,
+        eps=eps,
+    )
+
+
+def link_gates(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    beta, decay = _gates(scope)
+    inputs = (beta.x, decay.a, decay.dt, decay.al, beta.result, decay.result)
+    br, ar, dt, al, beta_out, decay_out = (judge.buffer(value) for value in inputs)
+    heads = tg.shape_of(decay.a)[1]
+    return launch.GatesOp(br, ar, dt, al, beta_out, decay_out, n=tg.size_of(decay.a), heads=heads)
+
+
+def _gates(scope: Scope) -> tuple[tg.UnaryOp, tg.DecayOp]:
+    beta = next((leaf for leaf in scope.leaves if isinstance(leaf, tg.UnaryOp)), None)
+    decay = next((leaf for leaf in scope.leaves if isinstance(leaf, tg.DecayOp)), None)
+    if beta is None or decay is None or tg.shape_of(beta.x) != tg.shape_of(decay.a):
+        raise Refusal("its parts are no sigmoid and decay of the same heads")
+    return beta, decay
+
+
+def link_gate_projections(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    beta, decay = _gates(scope)
+    products: dict[SSAValue, tg.MatmulOp] = {
+        leaf.result: leaf for leaf in scope.leaves if isinstance(leaf, tg.MatmulOp)
+    }
+    judge.inside_only(scope, products)
+    wb, wa = (products.get(scope.canonical(value)) for value in (beta.x, decay.a))
+    if wb is None or wa is None or not scope.same(wb.x, wa.x):
+        raise Refusal("the products before the gates are not of one activation")
+    (rows, k), heads = tg.shape_of(wb.x), tg.shape_of(wb.w)[0]
+    if rows != 1:
+        raise Refusal(f"the kernel of the gates and their products takes one row, not {rows}")
+    for product in (wb, wa):
+        if tg.encoding_of(product.w) is not None:
+            stored = tg.format_of_weight(product.w)
+            raise Refusal(f"the kernel of the gates' products takes plain f32 weights, and one is stored as {stored}")
+    inputs = (wb.x, wb.w, wa.w, decay.dt, decay.al, beta.result, decay.result)
+    x, wb_, wa_, dt, al, beta_out, decay_out = (judge.buffer(value) for value in inputs)
+    return launch.GateProjOp(x, wb_, wa_, dt, al, beta_out, decay_out, k=k, heads=heads)
 
 
 def link_decay(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
