@@ -59,6 +59,7 @@ from lane_mlir.dialects.tg.step import (
     argument_attributes,
     arguments,
     set_target,
+    step_functions,
     target_of,
     verify_step,
 )
@@ -188,6 +189,7 @@ __all__ = [
     "set_target",
     "shape_of",
     "size_of",
+    "step_functions",
     "target_of",
     "verify_step",
 ]

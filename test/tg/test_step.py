@@ -174,6 +174,19 @@ def test_sequences_are_not_negative() -> None:
         tg.ArgAttr(tg.ArgumentKind.TOKEN, -1)
 
 
+def test_step_functions_are_those_with_lifted_ops() -> None:
+    values, scale = "tensor<1x32xf32>", "%y = tg.scale %x by 2.0 : (tensor<1x32xf32>) -> tensor<1x32xf32>"
+    module = parse(
+        f"""
+        func.func private @declared(memref<1xi32>)
+        func.func @other() {{ func.return }}
+        func.func @step(%x: {values}) {{ {scale} func.return }}
+        func.func @fused(%x: {values}) {{ tg.fused "x" {{ {scale} tg.yield }} func.return }}
+        """
+    )
+    assert [func.sym_name.data for func in tg.step_functions(module)] == ["step", "fused"]
+
+
 # --- target ---
 
 
