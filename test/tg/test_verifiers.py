@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import TypeAlias
 
 import pytest
@@ -22,6 +23,7 @@ Part: TypeAlias = str | int | float | bool | Attribute | None
 """An operand or result by its type, or a property: a number, an attribute, True for a unit. None is left out."""
 
 
+@cache
 def parse_type(text: str) -> Attribute:
     context = Context()
     for dialect in (Builtin, tg.TG, Test):
