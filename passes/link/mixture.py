@@ -13,10 +13,11 @@ from lane_mlir.passes.link.judge import Judge, Refusal
 
 def link_moe(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.MoeOp)
-    return _moe(judge, op, op.result, None)
+    return moe_launch(judge, op, Target(judge.buffer(op.result)))
 
 
-def _moe(judge: Judge, op: tg.MoeOp, result: SSAValue, shared: launch.SharedExpert | None) -> LaunchOp:
+def moe_launch(judge: Judge, op: tg.MoeOp, y: Target, shared: launch.SharedExpert | None = None) -> LaunchOp:
+    """The launch of a mixture whose result lands somewhere, with a shared expert or without."""
     (rows, d), (experts, _), dff = tg.shape_of(op.x), tg.shape_of(op.router), tg.shape_of(op.gate)[1]
     router = Router(
         judge.buffer(op.router),
@@ -34,7 +35,7 @@ def _moe(judge: Judge, op: tg.MoeOp, result: SSAValue, shared: launch.SharedExpe
         judge.buffer(op.x),
         router,
         (judge.buffer(gate), judge.buffer(up), judge.buffer(down)),
-        Target(judge.buffer(result)),
+        y,
         formats=(tg.format_of_weight(gate), tg.format_of_weight(up), tg.format_of_weight(down)),
         biases=(
             judge.optional_buffer(op.gate_bias),
@@ -88,7 +89,7 @@ def link_shared_expert(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         form.gate.n,
         None if gate is None else judge.buffer(gate),
     )
-    return _moe(judge, moe, total.results[0], expert)
+    return moe_launch(judge, moe, Target(judge.buffer(total.results[0])), expert)
 
 
 def _reads(value: SSAValue, producer: Operation, op: tg.FusedOp) -> bool:

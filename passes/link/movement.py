@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import Dst, LaunchOp, Row, Target
-from lane_mlir.passes.forms import Scope, describe, gemv, in_place, is_view, norm, rope
+from lane_mlir.passes.forms import Scope, describe, gemv, in_place, is_view, landing, norm, rope
 from lane_mlir.passes.link.judge import Judge, Refusal
+from lane_mlir.passes.link.mixture import moe_launch
 from lane_mlir.passes.link.norms import link_norm
-from lane_mlir.passes.link.products import link_gemv, link_head_gemv
+from lane_mlir.passes.link.products import head_gemv_launch, link_gemv, link_head_gemv
 from lane_mlir.passes.link.rotations import link_rope
 
 
@@ -26,7 +27,27 @@ def link_row_write(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         return link_gemv(judge, op, scope)
     if rope(op, scope) is not None:
         return link_rope(judge, op, scope)
-    raise Refusal(f"the kernel of {describe(scope.leaves[0])} does not write its result into rows of a table")
+    if norm(op, scope) is not None:
+        return link_norm(judge, op, scope)
+    first = scope.leaves[0]
+    match first:
+        case tg.JoinOp():
+            return join_launch(judge, first, landed(judge, scope, first.result))
+        case tg.HeadMatmulOp():
+            return head_gemv_launch(judge, first, landed(judge, scope, first.result), scope)
+        case tg.MoeOp():
+            return moe_launch(judge, first, landed(judge, scope, first.result))
+        case _:
+            raise Refusal(f"the kernel of {describe(first)} does not write its result into rows of a table")
+
+
+def landed(judge: Judge, scope: Scope, result: SSAValue) -> Target:
+    """Where the result of the first leaf of an op lands, by the other leaves."""
+    place = landing(result, scope.leaves[1:], scope)
+    if place is None:
+        raise Refusal("its parts are no result and where it lands")
+    judge.inside_only(scope, place.inside)
+    return judge.landing(place)
 
 
 def link_slice_read(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
@@ -58,9 +79,13 @@ def link_slice(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 def link_join(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.JoinOp)
-    heads, (a, b) = op.heads.value.data, op.widths
-    y = Target(judge.buffer(op.result))
-    return launch.JoinOp(judge.buffer(op.a), judge.buffer(op.b), y, rows=tg.shape_of(op.a)[0], heads=heads, ha=a, hb=b)
+    return join_launch(judge, op, Target(judge.buffer(op.result)))
+
+
+def join_launch(judge: Judge, op: tg.JoinOp, y: Target) -> LaunchOp:
+    """The launch of a join whose result lands somewhere."""
+    heads, (a, b), rows = op.heads.value.data, op.widths, tg.shape_of(op.a)[0]
+    return launch.JoinOp(judge.buffer(op.a), judge.buffer(op.b), y, rows=rows, heads=heads, ha=a, hb=b)
 
 
 def link_view(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:

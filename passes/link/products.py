@@ -142,8 +142,11 @@ def link_glu(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 def link_head_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.HeadMatmulOp)
-    if op.transposed is not None:
-        raise Refusal("no kernel multiplies by the transposed weight of a head")
+    return head_gemv_launch(judge, op, Target(judge.buffer(op.result)), scope)
+
+
+def head_gemv_launch(judge: Judge, op: tg.HeadMatmulOp, y: Target, scope: Scope) -> LaunchOp:
+    """The launch of a product by each head's own weight whose result lands somewhere."""
     rows, heads, (b, a) = tg.shape_of(op.x)[0], tg.shape_of(op.w)[0], op.sides
     source = in_place(scope)
     part = None if source is None else source.part(a)
@@ -154,10 +157,11 @@ def link_head_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     return launch.HeadGemvOp(
         judge.buffer(op.x if source is None else source.x),
         judge.buffer(op.w),
-        Target(judge.buffer(op.result)),
+        y,
         format=tg.format_of_weight(op.w),
         m=rows,
         heads=heads,
+        rows_out=y.dst.row is not None,
         a=a,
         b=b,
         part=part,

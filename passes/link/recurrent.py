@@ -47,7 +47,10 @@ def link_conv_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     block, eps = next(iter(norms)) if norms else (forms[0].channels, None)
     buffer = judge.buffer
     return launch.ConvPartsOp(
-        [launch.Convolution(*map(buffer, (f.x, f.w, f.ring, f.result)), f.channels, f.l2 is not None) for f in forms],
+        [
+            launch.Convolution(buffer(f.x), buffer(f.w), buffer(f.ring), buffer(f.result), f.channels, f.l2 is not None)
+            for f in forms
+        ],
         taps=forms[0].taps,
         block=block,
         eps=eps,
