@@ -83,20 +83,21 @@ def test_an_explicit_quantize_changes_nothing(run: Run, rng: np.random.Generator
     np.testing.assert_array_equal(implicit, explicit)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_head_matmul(run: Run, rng: np.random.Generator, shared: bool):
+def test_head_matmul(run: Run, rng: np.random.Generator, shared: bool, transposed: bool):
     """Takes its activation as it is, whatever the numerics and the format."""
     heads, a, b = 3, 32, 4
     x, w = random(rng, 2, a if shared else heads * a), random(rng, heads, b, a)
-    w_type = "tensor<3x4x32xf32, #tg.rows<q8_0>>"
+    w_type = "tensor<3x32x4xf32>" if transposed else "tensor<3x4x32xf32, #tg.rows<q8_0>>"
+    flags = " ".join(name for name, is_set in (("shared", shared), ("transposed", transposed)) if is_set)
     y = run(
-        f"%y = tg.head_matmul %x, %w {'shared ' if shared else ''}: (tensor<2x{x.shape[1]}xf32>, {w_type})"
-        " -> tensor<2x12xf32>",
+        f"%y = tg.head_matmul %x, %w {flags} : (tensor<2x{x.shape[1]}xf32>, {w_type}) -> tensor<2x12xf32>",
         "%y : tensor<2x12xf32>",
         types={"w": w_type},
         numerics=Numerics.INT8,
         x=x,
-        w=w,
+        w=w.transpose(0, 2, 1).copy() if transposed else w,
     )
     for r, h, j in itertools.product(range(2), range(heads), range(b)):
         head = x[r] if shared else x[r, h * a : (h + 1) * a]

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from xdsl.context import Context
 from xdsl.dialects.builtin import FloatAttr, ModuleOp, f64
+from xdsl.dialects.func import FuncOp
 from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 
 from lane_mlir.diagnostics import LaneError
+from lane_mlir.dialects.launch import LAUNCH, ScheduleOp, YieldOp
 from lane_mlir.dialects.tg import (
     ArgumentKind,
     AttentionOp,
@@ -28,6 +30,7 @@ from lane_mlir.dialects.tg.step import set_target
 from lane_mlir.eval.inputs import StepInputs
 from lane_mlir.eval.step import the_step
 from lane_mlir.eval.validate import Unit, ValidationError, Validator, difference, validate_pipeline
+from lane_mlir.passes.fuse import FusePass
 from lane_mlir.passes.prepare import number_ops
 
 Parse = Callable[[str], ModuleOp]
@@ -249,6 +252,48 @@ def test_executors_run_the_forms_that_they_know(parse: Parse):
     scale_twice(module)
     validator.check(Unit(rewrite(scale_twice)))
     assert executor.runs == [0, 7, 14, 0, 7, 14]
+
+
+def test_a_form_that_nothing_runs_is_compared_once_it_has_another(ctx: Context, parse: Parse, tmp_path: Path):
+    """The step is hidden by one pass and comes back wrong from the next: either may be at fault."""
+    hidden: list[FuncOp] = []
+
+    def hide(module: ModuleOp) -> None:
+        func = the_step(module)
+        hidden.append(func)
+        func.detach()
+        module.body.block.add_op(ScheduleOp("step", [YieldOp()]))
+
+    def bring_back_wrong(module: ModuleOp) -> None:
+        (schedule,) = module.ops
+        schedule.detach()
+        module.body.block.add_op(hidden[0])
+        scale_twice(module)
+
+    ctx.load_dialect(LAUNCH)
+    validate_pipeline(ctx, parse(STEP), [rewrite(hide)], folder=tmp_path)
+    with pytest.raises(ValidationError, match=r'^passes rewrite, rewrite changed step "step"') as caught:
+        validate_pipeline(ctx, parse(STEP), [rewrite(hide), rewrite(bring_back_wrong)], folder=tmp_path)
+    assert "--pass-pipeline='rewrite,rewrite'" in caught.value.reproducer.read_text()
+
+
+def test_the_rules_of_fuse_are_checked_one_by_one(ctx: Context, parse: Parse, tmp_path: Path):
+    """Numbers come from fuse itself; the form before its first rule has none."""
+
+    class WrongFuse(FusePass):
+        def apply_observed(self, ctx: Context, op: ModuleOp, after_rule: Callable[[str], None]) -> None:
+            def after_tampering(rule: str) -> None:
+                if rule == "add_norm":
+                    wrong_epsilon(op)
+                after_rule(rule)
+
+            super().apply_observed(ctx, op, after_tampering)
+
+    with pytest.raises(ValidationError, match=r"^rule add_norm of pass fuse changed step") as caught:
+        validate_pipeline(ctx, parse(STEP), [WrongFuse()], folder=tmp_path)
+    assert "first at tg.rms_norm[1] differs by" in str(caught.value)
+    assert "--pass-pipeline='fuse-add-norm'" in caught.value.reproducer.read_text()
+    validate_pipeline(ctx, parse(STEP), [FusePass()], folder=tmp_path)
 
 
 def test_an_unreadable_folder_is_one_line(ctx: Context, parse: Parse, tmp_path: Path):
