@@ -40,7 +40,11 @@ def argument_parser() -> ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("input", metavar="MODEL.gguf|step.mlir", help="a checkpoint, or a module of the tensor graph or of launches")
+    add(
+        "input",
+        metavar="MODEL.gguf|step.mlir",
+        help="a checkpoint, or a module of the tensor graph or of launches ('-': the standard input)",
+    )
     add("--decisions", action="store_true", help="print every decision with its reason")
     add("--why", metavar="RULE", help="print each place where a rule did not fire, and why")
     add("--json", action="store_true", help="print everything as JSON")
@@ -84,17 +88,22 @@ def _reports(arguments: argparse.Namespace) -> list[StepReport]:
     held = check_rules(names(arguments.held))
     if arguments.why is not None:
         check_rules([arguments.why])
-    is_checkpoint = Path(arguments.input).suffix != ".mlir" and not _is_text(Path(arguments.input))
-    module = _lift(arguments) if is_checkpoint else _read(arguments)
+    module = _read(arguments) if _is_module(arguments.input) else _lift(arguments)
     reports = report_steps(module, held)
     if arguments.why is not None and any(report.decisions is None for report in reports):
         raise LaneError(f"{arguments.input} is planned already: why a rule did not fire is not known any more")
     return reports
 
 
-def _is_text(path: Path) -> bool:
-    """Whether a file that is named neither .gguf nor .mlir is a module."""
-    return path.suffix != ".gguf" and path.is_file() and not path.open("rb").read(4).startswith(b"GGUF")
+def _is_module(name: str) -> bool:
+    """Whether the input is text, by its name or else by its first bytes."""
+    path = Path(name)
+    if name == "-" or path.suffix in (".mlir", ".gguf"):
+        return path.suffix != ".gguf"
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) != b"GGUF"
 
 
 def _lift(arguments: argparse.Namespace) -> ModuleOp:
@@ -120,7 +129,7 @@ def _read(arguments: argparse.Namespace) -> ModuleOp:
     for option in _OF_A_CHECKPOINT:
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option} is for a checkpoint: a module has its own")
-    module = read_module(module_context(), arguments.input)
+    module = read_module(module_context(), "/dev/stdin" if arguments.input == "-" else arguments.input)
     module.attributes[TARGET] = _target(arguments, target_of(module))
     return module
 
@@ -172,10 +181,11 @@ def _table(*columns: str, title: str = "") -> Table:
 
 def _print_report(console: Console, report: StepReport, decisions: bool) -> None:
     target = report.target
-    _show(console, 
+    _show(
+        console,
         f"step {report.name}: {report.launches} launches, for {target.chip.data}, {target.numerics.data}, "
         f"cache {target.cache.data}, state {target.state.data}"
-        + ("" if report.arena is None else f"; arena of {report.arena:,} bytes")
+        + ("" if report.arena is None else f"; arena of {report.arena:,} bytes"),
     )
     table = _table("#launches", "kind")
     for kind, count in sorted(report.census.items(), key=lambda entry: (-entry[1], entry[0])):
@@ -221,13 +231,18 @@ def _print_decisions(console: Console, report: StepReport) -> None:
 
 
 def _print_places(console: Console, report: StepReport, rule: str) -> None:
+    from lane_mlir.passes.fuse import ON_LAUNCHES
+
     counts = next(counts for counts in report.rules if counts.rule == rule)
     places = report.places(rule)
-    _show(console, 
+    _show(
+        console,
         f"step {report.name}: {rule} fired {counts.fired} times, was refused {counts.refused} times and held "
-        f"{counts.held} times"
+        f"{counts.held} times",
     )
     if not places:
+        if rule in ON_LAUNCHES:
+            _show(console, "It acts on launches: the places where it did not fire are not recorded.")
         return
     table = _table("class", "ops", "where", "outcome", "why")
     for place in places:

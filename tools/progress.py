@@ -81,7 +81,10 @@ class _Bar:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        # What is printed meanwhile goes where it should, not through this.
+        self._progress = Progress(
+            *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
+        )
         self._task = self._progress.add_task("", total=None)
 
     def start(self) -> None:

@@ -20,9 +20,7 @@ VOCABULARY = 128
 
 
 def rows_of(schedule: ScheduleOp) -> int:
-    (tokens,) = (
-        op for op in schedule.buffers() if op.role is not None and op.role.kind.data is ArgumentKind.TOKEN
-    )
+    (tokens,) = (op for op in schedule.buffers() if op.role is not None and op.role.kind.data is ArgumentKind.TOKEN)
     return tokens.length
 
 
@@ -269,7 +267,11 @@ def test_stages_are_what_the_passes_make(model: Path):
 
 def test_progress_is_told(model: Path):
     told: list[tuple[str, int, int | None]] = []
-    step, _ = load(model, chunk=2, progress=lambda what, done=0, total=None: told.append((what, done, total)))
+
+    def progress(what: str, done: int = 0, total: int | None = None) -> None:
+        told.append((what, done, total))
+
+    step, _ = load(model, chunk=2, progress=progress)
     list(step.generate_ids([1, 2, 3], 1))
     assert [entry for entry in told if entry[2]] == [("reading the prompt", 0, 3), ("reading the prompt", 2, 3)]
     assert ("compiling the step", 0, None) in told

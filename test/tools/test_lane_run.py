@@ -145,7 +145,9 @@ class TestLogits:
         oracle = np.load(models / "llama-f32.npz")
         out = tmp_path / "logits.npy"
         ids = tokens(tuple(oracle["tokens"].tolist()))
-        assert run(capsys, str(models / "llama-f32.gguf"), "--tokens", ids, "--logits", str(out), "--chunk", chunk) == ""
+        assert (
+            run(capsys, str(models / "llama-f32.gguf"), "--tokens", ids, "--logits", str(out), "--chunk", chunk) == ""
+        )
         got, want = np.load(out), oracle["logits_step"]
         assert got.dtype == np.float32
         assert got.shape == want.shape
@@ -192,7 +194,7 @@ class TestTokenize:
         assert result.stdout == "81\n\n"
 
 
-USAGE = [
+USAGE: list[tuple[list[str], str]] = [
     ([], "nothing to run: give a text with --prompt or --file, or ids with --tokens"),
     (["--tokens", "1", "--prompt", "a"], "--prompt and --tokens exclude each other"),
     (["--tokens", "1", "--tokenize", "a"], "--tokenize and --tokens exclude each other"),

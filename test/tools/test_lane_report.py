@@ -1,0 +1,219 @@
+"""lane-report as a command: census, rules, decisions, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lane_mlir.tools.lane_import import main as lane_import
+from lane_mlir.tools.lane_opt import main as lane_opt
+from lane_mlir.tools.lane_report import main
+
+
+@pytest.fixture
+def model(models: Path) -> str:
+    return str(models / "llama-Q4_K_M.gguf")
+
+
+@pytest.fixture
+def lifted(model: str, tmp_path: Path) -> str:
+    path = tmp_path / "step.mlir"
+    assert lane_import([model, "--context", "64", "-o", str(path)]) == 0
+    return str(path)
+
+
+@pytest.fixture
+def planned(lifted: str, tmp_path: Path) -> str:
+    path = tmp_path / "planned.mlir"
+    assert lane_opt(["--pass-pipeline=fuse,link,plan", lifted, "-o", str(path)]) == 0
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """What a run that succeeds prints."""
+    status = main(args)
+    captured = capsys.readouterr()
+    assert (status, captured.err) == (0, "")
+    return captured.out
+
+
+def step_of(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    """The one step of a report as JSON."""
+    report = json.loads(run(capsys, *args, "--json"))
+    assert report["schema"] == 1
+    assert report["source"] == args[0]
+    (step,) = report["steps"]
+    return step
+
+
+def refusal(capsys: pytest.CaptureFixture[str], status: int, *args: str) -> str:
+    assert main(args) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def row(text: str, first: str) -> list[str]:
+    """The line of a table whose first cell is this."""
+    (found,) = [line for line in text.splitlines() if line.split()[:1] == [first]]
+    return found.split()
+
+
+def test_rules_and_census(model: str, capsys: pytest.CaptureFixture[str]):
+    out = run(capsys, model)
+    assert out.startswith("step step: ")
+    assert "for h200, dequant, cache f32, state f32; arena of " in out
+    # Two layers: the sums before each ffn_norm, the second attn_norm and the output_norm.
+    assert row(out, "add_norm") == ["add_norm", "4", "-", "-"]
+    assert row(out, "advance")[1] == "1"
+    assert "argmax" in out
+    assert not any(line.endswith(" ") for line in out.splitlines())
+
+
+def test_layers_count_every_launch_once(model: str, capsys: pytest.CaptureFixture[str]):
+    step = step_of(capsys, model)
+    assert [(layers["first"], layers["last"]) for layers in step["layers"]] == [(0, 0), (1, 1), (None, None)]
+    assert sum(layers["launches"] for layers in step["layers"]) == step["launches"] == sum(step["census"].values())
+    for kind, count in step["census"].items():
+        assert sum(layers["census"].get(kind, 0) for layers in step["layers"]) == count
+    assert [layers["census"]["attention"] for layers in step["layers"][:2]] == [1, 1]
+
+
+def test_the_same_of_a_module_in_text(model: str, lifted: str, capsys: pytest.CaptureFixture[str]):
+    """Places are not printed by default, so that layers are read off the names of buffers."""
+    from_text, from_file = step_of(capsys, lifted), step_of(capsys, model, "--context", "64")
+    assert from_text["census"] == from_file["census"]
+    assert from_text["rules"] == from_file["rules"]
+    assert from_text["target"] == from_file["target"]
+    assert from_text["arena_bytes"] == from_file["arena_bytes"]
+    attention = [layers["census"].get("attention") for layers in from_text["layers"]]
+    assert attention[:2] == [1, 1]
+
+
+def test_a_planned_module(lifted: str, planned: str, capsys: pytest.CaptureFixture[str]):
+    step, whole = step_of(capsys, planned), step_of(capsys, lifted)
+    assert step["census"] == whole["census"]
+    assert step["decisions"] is None
+    fired = {rule["rule"]: rule["fired"] for rule in step["rules"]}
+    assert fired["add_norm"] == 4
+    assert all(rule["refused"] is None and rule["held"] is None for rule in step["rules"])
+    out = run(capsys, planned, "--decisions")
+    assert "its decisions are not known" in out
+    assert row(out, "add_norm") == ["add_norm", "4"]
+    assert "planned already" in refusal(capsys, 1, planned, "--why", "add_norm")
+
+
+def test_a_linked_module_is_planned(lifted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    linked = tmp_path / "linked.mlir"
+    assert lane_opt(["--pass-pipeline=fuse,link", lifted, "-o", str(linked)]) == 0
+    assert step_of(capsys, str(linked))["arena_bytes"] == step_of(capsys, lifted)["arena_bytes"]
+
+
+def test_held(model: str, capsys: pytest.CaptureFixture[str]):
+    step = step_of(capsys, model, "--held", "add_norm,row_write")
+    rules = {rule["rule"]: rule for rule in step["rules"]}
+    assert rules["add_norm"] == {"rule": "add_norm", "fired": 0, "refused": 0, "held": 4}
+    assert rules["row_write"]["fired"] == 0
+    assert rules["row_write"]["held"] == 4
+    free = step_of(capsys, model)
+    assert step["launches"] > free["launches"]
+
+
+def test_held_on_launches(model: str, capsys: pytest.CaptureFixture[str]):
+    def rows_a_warp(*options: str) -> int:
+        step = step_of(capsys, model, "--numerics", "int8", *options)
+        return next(rule["fired"] for rule in step["rules"] if rule["rule"] == "rows_a_warp")
+
+    assert rows_a_warp("--held", "rows_a_warp") == 0
+    assert "acts on launches" in run(capsys, model, "--why", "rows_a_warp")
+
+
+def test_decisions(model: str, capsys: pytest.CaptureFixture[str]):
+    out = run(capsys, model, "--decisions", "--held", "add_norm")
+    lines = [line for line in out.splitlines() if line.split()[:1] == ["add_norm"] and "add_norm is held" in line]
+    assert len(lines) == 4
+    step = step_of(capsys, model)
+    decision = next(d for d in step["decisions"] if d["rule"] == "row_write" and d["outcome"] == "fired")
+    assert list(decision) == ["rule", "class", "covers", "outcome", "reason", "where"]
+    assert decision["covers"]
+    fired = [d for d in step["decisions"] if d["outcome"] == "fired" and d["rule"] == "row_write"]
+    assert len(fired) == next(rule["fired"] for rule in step["rules"] if rule["rule"] == "row_write")
+
+
+def test_why(models: Path, capsys: pytest.CaptureFixture[str]):
+    """In f32, no kernel has both products of a pair."""
+    step = step_of(capsys, str(models / "llama-f32.gguf"))
+    refused = [d for d in step["decisions"] if d["outcome"] == "refused" and d["rule"] == "glu_pair"]
+    assert refused
+    out = run(capsys, str(models / "llama-f32.gguf"), "--why", "glu_pair")
+    assert out.startswith(f"step step: glu_pair fired 0 times, was refused {len(refused)} times and held 0 times")
+    for decision in refused:
+        assert decision["reason"] in out
+        assert decision["where"] in out
+    assert "fired" not in out.partition("\n")[2]
+
+
+def test_a_chunk_for_another_chip(model: str, capsys: pytest.CaptureFixture[str]):
+    options = ("--rows", "8", "--logits", "all", "--numerics", "int8", "--chip", "a100", "--cache", "f16")
+    step = step_of(capsys, model, *options, "--context", "32", "--state", "bf16")
+    assert step["target"] == {"chip": "a100", "numerics": "int8", "cache": "f16", "state": "bf16"}
+    assert "advance" not in {rule["rule"] for rule in step["rules"] if rule["fired"]}
+
+
+def test_a_module_for_another_target(lifted: str, capsys: pytest.CaptureFixture[str]):
+    target = step_of(capsys, lifted, "--numerics", "int8", "--chip", "b200")["target"]
+    assert target == {"chip": "b200", "numerics": "int8", "cache": "f32", "state": "f32"}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--why", "add_nrom"], "unknown rule 'add_nrom'; did you mean 'add_norm'?"),
+        (["--held", "gats"], "unknown rule 'gats'; did you mean"),
+        (["--numerics", "int9"], "unknown numerics 'int9'; did you mean 'int8'?"),
+        (["--chip", "h20"], "unknown chip 'h20'; did you mean"),
+        (["--why", "add_norm", "--json"], "--why and --json exclude each other"),
+        (["--why", "add_norm", "--decisions"], "--why and --decisions exclude each other"),
+        (["--rows", "x"], "argument --rows: invalid int value: 'x'"),
+    ],
+)
+def test_usage(args: list[str], message: str, model: str, capsys: pytest.CaptureFixture[str]):
+    (line,) = refusal(capsys, 2, model, *args).splitlines()
+    assert line.startswith(f"lane-report: error: {message}")
+
+
+def test_options_of_a_checkpoint(lifted: str, capsys: pytest.CaptureFixture[str]):
+    assert refusal(capsys, 2, lifted, "--rows", "2") == (
+        "lane-report: error: --rows is for a checkpoint: a module has its own\n"
+    )
+
+
+def test_what_cannot_be_read(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]):
+    bad = tmp_path / "bad.mlir"
+    bad.write_text("tg.nope")
+    empty = tmp_path / "empty.mlir"
+    empty.write_text("builtin.module {}")
+    none = str(tmp_path / "none")
+    for args, message in [
+        ([str(bad)], f"{bad}:1:1: error: "),
+        ([str(empty)], "lane-report: error: the module has no step"),
+        ([f"{none}.mlir"], f"lane-report: error: cannot read {none}.mlir: No such file"),
+        ([f"{none}.gguf"], f"lane-report: error: {none}.gguf: no such file"),
+        ([none], f"lane-report: error: {none}: no such file"),
+        ([model, "--rows", "0"], "lane-report: error: rows is 0, expected at least 1"),
+        ([model, "--context", "0"], "lane-report: error: context is 0, expected at least 1"),
+    ]:
+        assert refusal(capsys, 1, *args).startswith(message)
+
+
+def test_from_a_pipe(lifted: str):
+    """The installed command, fed with text."""
+    command = [str(Path(sys.executable).parent / "lane-report"), "-"]
+    result = subprocess.run(command, input=Path(lifted).read_bytes(), capture_output=True, check=True)
+    assert result.stdout.decode().startswith("step step: ")
+    assert result.stderr == b""
