@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODELS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lane-mlir/models
 MODEL ?= $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
-PROMPT ?= What is a compiler? Answer in two sentences.
+# A text to continue: the model of the demonstration answers a bare question with nothing.
+PROMPT ?= Once upon a time
 # The first Python that is new enough; `make PYTHON=…` chooses another.
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11, \
 	$(if $(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print(1)' 2>/dev/null),$(p))))
