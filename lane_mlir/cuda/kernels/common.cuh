@@ -31,6 +31,11 @@ struct bf16 {
 #define LANE_DEVICE __device__ __forceinline__
 #define LANE_CONSTANT __device__ constexpr  // a function that is evaluated at compile time
 
+// The dynamic shared memory of a block, as many bytes as the printer says.
+#ifdef __CUDA_ARCH__
+extern __shared__ uint4 shared_memory[];
+#endif
+
 constexpr int QBLOCK = 32;       // values of a quantized activation that share a scale
 constexpr int WARP = 32;         // lanes of a warp
 constexpr u32 ALL_LANES = ~0u;   // of a warp
@@ -38,6 +43,16 @@ constexpr u32 ALL_LANES = ~0u;   // of a warp
 LANE_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
 LANE_CONSTANT int max_of(int a, int b) { return a > b ? a : b; }
 LANE_CONSTANT int min_of(int a, int b) { return a < b ? a : b; }
+
+// A, or B if not FIRST.
+template <bool FIRST, typename A, typename B>
+struct Choice {
+  using type = A;
+};
+template <typename A, typename B>
+struct Choice<false, A, B> {
+  using type = B;
+};
 
 // ---- Programmatic launch (from sm_90 on; before, a kernel starts when its predecessor has ended). ----
 
@@ -92,14 +107,18 @@ LANE_DEVICE bf16 to_bf16(float x) {
 }
 
 template <typename T>
-LANE_DEVICE T from_float(float x) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return static_cast<T>(x);
-  } else if constexpr (__is_same(T, f16)) {
-    return to_f16(x);
-  } else {
-    return to_bf16(x);
-  }
+LANE_DEVICE T from_float(float x);
+template <>
+LANE_DEVICE float from_float<float>(float x) {
+  return x;
+}
+template <>
+LANE_DEVICE f16 from_float<f16>(float x) {
+  return to_f16(x);
+}
+template <>
+LANE_DEVICE bf16 from_float<bf16>(float x) {
+  return to_bf16(x);
 }
 
 // The two halves of a word of two f16, the low one first; likewise of two bf16.
@@ -181,6 +200,45 @@ LANE_DEVICE T warp_sum(T x) {
 #pragma unroll
   for (int step = WIDTH / 2; step > 0; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
   return x;
+}
+
+// Sums N values of every lane over groups of LANES lanes, in fewer steps than N sums: afterwards each lane holds, in the
+// first `scattered_count` elements of v, the sums of values `scattered_first()` on. Lanes that hold the same sums as a
+// lower one are not `scattered_owner()`.
+template <int LANES, int N>
+LANE_DEVICE void scatter_sum(float* v) {
+  if constexpr (LANES > 1 && N % 2 == 0) {
+    bool upper = threadIdx.x & (LANES / 2);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+      float sent = upper ? v[i] : v[i + N / 2], kept = upper ? v[i + N / 2] : v[i];
+      v[i] = kept + __shfl_xor_sync(ALL_LANES, sent, LANES / 2);
+    }
+    scatter_sum<LANES / 2, N / 2>(v);
+  } else if constexpr (LANES > 1) {
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = warp_sum<LANES>(v[i]);
+  }
+}
+template <int LANES, int N>
+LANE_CONSTANT int scattered_count() {
+  return LANES > 1 && N % 2 == 0 ? scattered_count<(LANES > 1 ? LANES / 2 : 1), (N > 1 ? N / 2 : 1)>() : N;
+}
+template <int LANES, int N>
+LANE_DEVICE int scattered_first() {
+  if constexpr (LANES > 1 && N % 2 == 0) {
+    return (threadIdx.x & (LANES / 2) ? N / 2 : 0) + scattered_first<LANES / 2, N / 2>();
+  } else {
+    return 0;
+  }
+}
+template <int LANES, int N>
+LANE_DEVICE bool scattered_owner() {
+  if constexpr (LANES > 1 && N % 2 == 0) {
+    return scattered_owner<LANES / 2, N / 2>();
+  } else {
+    return threadIdx.x % LANES == 0;
+  }
 }
 
 template <int WIDTH = WARP>

@@ -1,0 +1,389 @@
+// Products of a few rows by weights: launch.gemv, gemm_parts and gemv_glu of at most 16 rows.
+//
+//     y[r, j] = Σ_i x[r, i]·w[j, i] (+ bias[j])          x [m, k], w [n, k]
+//
+// The weights are read once, at the speed of memory; everything else is arranged around that. A group of `lanes` lanes
+// shares `rows` rows of the weight: at every step each lane loads one unit of each of its rows, 16 bytes or more, `depth`
+// steps ahead. The first of these loads come before wait_for_predecessor. The activation, or a tile of its columns, lies
+// in shared memory, so arranged that neighbouring lanes read neighbouring 16 bytes; a lane multiplies each unit of it by
+// its unit of all its rows.
+//
+// Under int8 the activation is blocks of 32 int8 words with a scale (two such under two_pass_int8), and a unit's product
+// is exact in integers; under dequant it is f32, and so are products by plain weights.
+//
+// Limits: a row is a whole number of units; `tile` a whole number of steps, these a multiple of `depth`, if not all of k.
+#pragma once
+
+#include "formats.cuh"
+
+namespace lane {
+
+struct GemvShape {
+  int k = 0;          // columns of the activation and of the weight
+  int m = 1;          // rows of the activation
+  int words = 1;      // int8 words of an activation; 0: f32
+  int lanes = 32;     // lanes that share rows of the weight
+  int rows = 1;       // rows of the weight that they share
+  int warps = 8;      // of a block
+  int depth = 1;      // steps that are loaded ahead
+  int tile = 0;       // columns of the activation that are in shared memory at once
+  bool quant = false; // the result is (also) written quantized
+  bool f32 = true;    // the result is (also) written as f32
+
+  LANE_CONSTANT int threads() const { return warps * WARP; }
+  // Output columns of a block.
+  LANE_CONSTANT int columns() const { return warps * (WARP / lanes) * rows; }
+};
+
+// The activation: words and scales, or f32 values.
+struct GemvInput {
+  const i8* words;
+  const float* scales;
+  const float* values;
+};
+
+// ---- The activation in shared memory. ----
+
+// Blocks of 32 int8: plane `low` has the first 16 words of each, plane `high` the others, `scales` its scale and sums.
+template <GemvShape S>
+struct SharedWords {
+  static constexpr int UNITS = S.tile / QBLOCK, ALL = S.m * S.words * UNITS;
+  static constexpr int BYTES = ALL * 40;
+
+  static LANE_DEVICE uint4* halves_of(int high) { return shared_memory + high * ALL; }
+  static LANE_DEVICE uint2* scales() { return reinterpret_cast<uint2*>(shared_memory + 2 * ALL); }
+
+  // Brings columns first to first + tile of all rows, by all threads of the block; synchronized by the caller.
+  static LANE_DEVICE void stage(const GemvInput& x, int first) {
+    constexpr int HALVES = 2 * ALL;
+    int columns = min_of(S.tile, S.k - first), units = columns / QBLOCK;
+#pragma unroll 2
+    for (int at = threadIdx.x; at < ceil_div(HALVES, WARP) * WARP; at += S.threads()) {
+      // Neighbouring lanes read neighbouring halves: of a block's first word, its second, the next block.
+      int high = at % 2, word = at / 2 % S.words, unit = at / 2 / S.words % UNITS, row = at / 2 / S.words / UNITS;
+      bool active = row < S.m && unit < units;
+      i64 block = static_cast<i64>(row) * (S.k / QBLOCK) + first / QBLOCK + unit;
+      uint4 half = {0, 0, 0, 0};
+      if (active) half = reinterpret_cast<const uint4*>(x.words)[(block * S.words + word) * 2 + high];
+      int q[4] = {static_cast<int>(half.x), static_cast<int>(half.y), static_cast<int>(half.z),
+                  static_cast<int>(half.w)};
+      constexpr int ONES[4] = {0x01010101, 0x01010101, 0x01010101, 0x01010101};
+      int sum = dot_half(q, ONES, 0), other = __shfl_xor_sync(ALL_LANES, sum, 1);
+      if (!active) continue;
+      int place = (row * S.words + word) * UNITS + unit;
+      halves_of(high)[place] = half;
+      if (high == 0) {
+        uint2& scale = scales()[place];
+        scale.x = __float_as_uint(x.scales[block * S.words + word]);
+        scale.y = (static_cast<u32>(sum) & 0xffffu) | static_cast<u32>(other) << 16;
+      }
+    }
+  }
+
+  static LANE_DEVICE QuantizedBlock block(int row, int word, int unit) {
+    int place = (row * S.words + word) * UNITS + unit;
+    uint4 low = halves_of(0)[place], high = halves_of(1)[place];
+    uint2 scale = scales()[place];
+    return {{static_cast<int>(low.x), static_cast<int>(low.y), static_cast<int>(low.z), static_cast<int>(low.w),
+             static_cast<int>(high.x), static_cast<int>(high.y), static_cast<int>(high.z), static_cast<int>(high.w)},
+            __uint_as_float(scale.x),
+            static_cast<i16>(scale.y & 0xffffu),
+            static_cast<i16>(scale.y >> 16)};
+  }
+};
+
+// f32 values: quad j of unit u of row r at [r][j][u], rows of u padded so that writes do not collide either.
+template <GemvShape S, int UNIT>
+struct SharedValues {
+  static constexpr int UNITS = S.tile / UNIT, QUADS = UNIT / 4, PITCH = UNITS | 1;
+  static constexpr int BYTES = S.m * QUADS * PITCH * 16;
+
+  static LANE_DEVICE float4* quads() { return reinterpret_cast<float4*>(shared_memory); }
+
+  static LANE_DEVICE void stage(const GemvInput& x, int first) {
+    int count = min_of(S.tile, S.k - first) / 4;
+    for (int row = 0; row < S.m; row++) {
+      const float4* from = reinterpret_cast<const float4*>(x.values + static_cast<i64>(row) * S.k + first);
+      for (int at = threadIdx.x; at < count; at += S.threads()) {
+        quads()[(row * QUADS + at % QUADS) * PITCH + at / QUADS] = from[at];
+      }
+    }
+  }
+
+  static LANE_DEVICE float4 quad(int row, int j, int unit) { return quads()[(row * QUADS + j) * PITCH + unit]; }
+};
+
+template <typename F, GemvShape S>
+using SharedInput = typename Choice<S.words != 0, SharedWords<S>, SharedValues<S, F::UNIT>>::type;
+
+// ---- The rows of a weight that a lane works on. ----
+
+template <typename F, GemvShape S>
+struct WeightRows {
+  static constexpr int UNITS = S.k / F::UNIT, STEPS = ceil_div(UNITS, S.lanes);
+  using Block = typename F::Block;
+  using Unit = decltype(F::decode(Block{}));
+
+  Planes<F> planes;
+  i64 first[S.rows];  // the first unit of each row
+  Block ahead[S.depth][S.rows];
+  Unit unit[S.rows];
+  float sum[S.rows * S.m];  // of row j of the weight and row r of the activation at j·m + r
+
+  static LANE_DEVICE int lane() { return threadIdx.x % S.lanes; }
+  static LANE_DEVICE bool inside(int step) { return UNITS % S.lanes == 0 || step * S.lanes + lane() < UNITS; }
+
+  // Rows `row` on of a weight of n rows; those past the last are read as the last.
+  LANE_DEVICE void start(const Planes<F>& weight, int row, int n) {
+    planes = weight;
+#pragma unroll
+    for (int j = 0; j < S.rows; j++) first[j] = static_cast<i64>(min(row + j, n - 1)) * UNITS;
+#pragma unroll
+    for (int i = 0; i < S.rows * S.m; i++) sum[i] = 0.f;
+#pragma unroll
+    for (int step = 0; step < S.depth; step++) load(step, step);
+  }
+
+  LANE_DEVICE void load(int step, int slot) {
+#pragma unroll
+    for (int j = 0; j < S.rows; j++) {
+      ahead[slot][j] = {};
+      if (step < STEPS && inside(step)) ahead[slot][j] = F::load(planes, first[j] + step * S.lanes + lane());
+    }
+  }
+
+  // Makes the units of a step ready, and loads those that come `depth` steps later in their place.
+  LANE_DEVICE void take(int step, int slot) {
+#pragma unroll
+    for (int j = 0; j < S.rows; j++) unit[j] = F::decode(ahead[slot][j]);
+    if (S.depth < STEPS) load(step + S.depth, slot);
+  }
+
+  LANE_DEVICE void multiply(int row, const QuantizedBlock& x) {
+#pragma unroll
+    for (int j = 0; j < S.rows; j++) sum[j * S.m + row] += unit[j].dot(x);
+  }
+
+  LANE_DEVICE void multiply(int row, int quad, float4 x) {
+#pragma unroll
+    for (int j = 0; j < S.rows; j++) {
+      float4 w = unit[j].quad(quad);
+      float& s = sum[j * S.m + row];
+      s = fmaf(w.x, x.x, fmaf(w.y, x.y, fmaf(w.z, x.z, fmaf(w.w, x.w, s))));
+    }
+  }
+};
+
+// All products of the rows of one or two weights with the rows of the activation, each lane's share of them.
+template <typename F, GemvShape S, typename... Weights>
+LANE_DEVICE void multiply_rows(const GemvInput& x, Weights&... weights) {
+  using Shared = SharedInput<F, S>;
+  constexpr int UNIT = F::UNIT, STEPS = WeightRows<F, S>::STEPS, TILE_STEPS = ceil_div(S.tile / UNIT, S.lanes);
+  static_assert(S.k % UNIT == 0, "a row is a whole number of units");
+  static_assert(S.tile >= S.k || (S.tile % (UNIT * S.lanes) == 0 && TILE_STEPS % S.depth == 0),
+                "a tile is a whole number of steps that are loaded together");
+  for (int step = 0; step < STEPS; step += S.depth) {
+    if (step % TILE_STEPS == 0) {
+      if (step > 0) __syncthreads();
+      Shared::stage(x, step * S.lanes * UNIT);
+      __syncthreads();
+    }
+#pragma unroll
+    for (int slot = 0; slot < S.depth; slot++) {
+      int now = step + slot;
+      if (STEPS % S.depth != 0 && now >= STEPS) break;
+      (weights.take(now, slot), ...);
+      if (!WeightRows<F, S>::inside(now)) continue;
+      int unit = (now % TILE_STEPS) * S.lanes + WeightRows<F, S>::lane();
+      if constexpr (S.words != 0) {
+#pragma unroll
+        for (int row = 0; row < S.m; row++) {
+#pragma unroll
+          for (int word = 0; word < S.words; word++) {
+            QuantizedBlock block = Shared::block(row, word, unit);
+            (weights.multiply(row, block), ...);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int quad = 0; quad < UNIT / 4; quad++) {
+#pragma unroll
+          for (int row = 0; row < S.m; row++) {
+            float4 values = Shared::quad(row, quad, unit);
+            (weights.multiply(row, quad, values), ...);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The sums that a lane holds after they are added up, and the output each is.
+template <GemvShape S>
+struct Held {
+  static constexpr int COUNT = scattered_count<S.lanes, S.rows * S.m>();
+
+  int first;    // of the sums of the group, as WeightRows::sum counts them
+  bool owner;   // whether this lane is the one that writes them
+  int columns;  // output column of the group's first row
+
+  LANE_DEVICE Held(int column)
+      : first(scattered_first<S.lanes, S.rows * S.m>()),
+        owner(scattered_owner<S.lanes, S.rows * S.m>()),
+        columns(column) {}
+  LANE_DEVICE int row(int i) const { return (first + i) % S.m; }
+  LANE_DEVICE int column(int i) const { return columns + (first + i) / S.m; }
+};
+
+// The first output column of this thread's group, of those of the block.
+template <GemvShape S>
+LANE_DEVICE int group_column() {
+  return threadIdx.x / S.lanes * S.rows;
+}
+
+// Quantizes the result of a block, [m][columns] in shared memory, from column `first` of n on: blocks of 32 of it.
+template <GemvShape S>
+LANE_DEVICE void quantize_columns(const float* result, int first, int n, i8* words, float* scales) {
+  constexpr int COLUMNS = S.columns(), BLOCKS = COLUMNS / QBLOCK;
+  static_assert(COLUMNS % QBLOCK == 0, "a block of threads owns whole blocks of outputs");
+  int lane = threadIdx.x % WARP;
+  for (int at = threadIdx.x / WARP; at < S.m * BLOCKS; at += S.warps) {
+    int row = at / BLOCKS, column = first + at % BLOCKS * QBLOCK;
+    if (column >= n) continue;
+    i64 block = (static_cast<i64>(row) * n + column) / QBLOCK;
+    quantize_warp<S.words == 2 ? 2 : 1>(result[row * COLUMNS + at % BLOCKS * QBLOCK + lane], block, words, scales);
+  }
+}
+
+// ---- launch.gemv and launch.gemm_parts. ----
+
+// One product: n outputs a row, where they land.
+template <int N, Dst D = Dst{}, typename T = float>
+struct Product {
+  static constexpr int n = N;
+  const u8* weight;
+  const float* bias;
+  T* y;
+  const int* param;
+
+  LANE_DEVICE void store(int row, int column, float value) const {
+    y[D.start(param) + D.at(row, N, column)] = from_float<T>(value);
+  }
+};
+
+template <typename P>
+struct ProductSize;
+template <int N, Dst D, typename T>
+struct ProductSize<const Product<N, D, T>&> {
+  static constexpr int value = N;
+};
+
+// The quantized form of the result, of a product alone.
+struct QuantizedResult {
+  i8* words = nullptr;
+  float* scales = nullptr;
+};
+
+// Several products of one activation, side by side: a block works on columns of one of them.
+template <typename F, GemvShape S, typename... Products>
+LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, const Products&... products) {
+  constexpr int COLUMNS = S.columns();
+  let_successor_start();
+  WeightRows<F, S> weight;
+  int block = blockIdx.x, first = 0, n = 0;
+  const float* bias = nullptr;
+  Planes<F> planes;
+  auto choose = [&](const auto& product) {
+    constexpr int N = ProductSize<decltype(product)>::value;
+    if (block >= 0 && block < ceil_div(N, COLUMNS)) {
+      planes = planes_of<F, N, S.k>(product.weight);
+      first = block * COLUMNS;
+      n = N;
+      bias = product.bias;
+    }
+    block -= ceil_div(N, COLUMNS);
+  };
+  (choose(products), ...);
+
+  int column = first + group_column<S>();
+  weight.start(planes, column, n);
+  Held<S> held(column);
+  float added[held.COUNT];
+#pragma unroll
+  for (int i = 0; i < held.COUNT; i++) {
+    added[i] = bias != nullptr && held.column(i) < n ? load_constant(bias + held.column(i)) : 0.f;
+  }
+  wait_for_predecessor();
+  multiply_rows<F, S>(x, weight);
+  scatter_sum<S.lanes, S.rows * S.m>(weight.sum);
+
+  block = blockIdx.x;
+  auto store = [&](const auto& product) {
+    constexpr int N = ProductSize<decltype(product)>::value;
+    if (block >= 0 && block < ceil_div(N, COLUMNS)) {
+#pragma unroll
+      for (int i = 0; i < held.COUNT; i++) {
+        if (held.owner && held.column(i) < N) product.store(held.row(i), held.column(i), weight.sum[i] + added[i]);
+      }
+    }
+    block -= ceil_div(N, COLUMNS);
+  };
+  if constexpr (S.f32) (store(products), ...);
+  if constexpr (S.quant) {
+    float* result = reinterpret_cast<float*>(shared_memory);
+    __syncthreads();  // the activation is no longer read
+#pragma unroll
+    for (int i = 0; i < held.COUNT; i++) {
+      if (held.owner) result[held.row(i) * COLUMNS + held.column(i) - first] = weight.sum[i] + added[i];
+    }
+    __syncthreads();
+    quantize_columns<S>(result, first, n, quantized.words, quantized.scales);
+  }
+}
+
+// ---- launch.gemv_glu. ----
+
+// y[r, j] = act(gate[r, j])·up[r, j] of two products with the same activation.
+template <typename GATE, typename UP, GemvShape S, int N, Activation ACT>
+LANE_DEVICE void gemv_glu(const GemvInput& x, const u8* gate_weight, const u8* up_weight, const float* gate_bias,
+                          const float* up_bias, float* y, const QuantizedResult& quantized) {
+  constexpr int COLUMNS = S.columns();
+  static_assert(GATE::UNIT == UP::UNIT, "both weights are read in units of the same size");
+  let_successor_start();
+  int first = blockIdx.x * COLUMNS, column = first + group_column<S>();
+  WeightRows<GATE, S> gate;
+  WeightRows<UP, S> up;
+  gate.start(planes_of<GATE, N, S.k>(gate_weight), column, N);
+  up.start(planes_of<UP, N, S.k>(up_weight), column, N);
+  Held<S> held(column);
+  float gate_added[held.COUNT], up_added[held.COUNT];
+#pragma unroll
+  for (int i = 0; i < held.COUNT; i++) {
+    bool inside = held.column(i) < N;
+    gate_added[i] = gate_bias != nullptr && inside ? load_constant(gate_bias + held.column(i)) : 0.f;
+    up_added[i] = up_bias != nullptr && inside ? load_constant(up_bias + held.column(i)) : 0.f;
+  }
+  wait_for_predecessor();
+  multiply_rows<GATE, S>(x, gate, up);
+  scatter_sum<S.lanes, S.rows * S.m>(gate.sum);
+  scatter_sum<S.lanes, S.rows * S.m>(up.sum);
+
+  float* result = reinterpret_cast<float*>(shared_memory);
+  if constexpr (S.quant) __syncthreads();  // the activation is no longer read
+#pragma unroll
+  for (int i = 0; i < held.COUNT; i++) {
+    float value = activate<ACT>(gate.sum[i] + gate_added[i]) * (up.sum[i] + up_added[i]);
+    if (held.owner && held.column(i) < N) {
+      if constexpr (S.f32) y[static_cast<i64>(held.row(i)) * N + held.column(i)] = value;
+    }
+    if constexpr (S.quant) {
+      if (held.owner) result[held.row(i) * COLUMNS + held.column(i) - first] = value;
+    }
+  }
+  if constexpr (S.quant) {
+    __syncthreads();
+    quantize_columns<S>(result, first, N, quantized.words, quantized.scales);
+  }
+}
+
+}  // namespace lane
