@@ -34,6 +34,7 @@ RULE_OF_CLASS: Mapping[str, str] = MappingProxyType(
         "attn_output_gate": "attn_output_gate",
         "strided_values": "strided_values",
         "row_write": "row_write",
+        "join_in_place": "join_in_place",
         "act_gate": "act_gate",
         "glu_pair": "glu_pair",
         "gather_scale": "gather_scale",

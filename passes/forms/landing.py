@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from lane_mlir.dialects.launch.attributes import OWN, Dst, Row
-from lane_mlir.dialects.tg import LiftedOperation, QuantizeOp, SetRowOp, ViewOp, shape_of
+from lane_mlir.dialects.launch.attributes import OWN, Dst, Part, Row
+from lane_mlir.dialects.tg import InsertOp, LiftedOperation, QuantizeOp, SetRowOp, ViewOp, shape_of
 from lane_mlir.passes.forms.scope import Scope
 
 
@@ -18,6 +18,7 @@ class Landing:
     Where a result goes.
 
     `value` is the tensor that it is, or the table in whose rows it lands at `dst`, from the row on that `param` holds.
+    Where it lands in part of a tensor, `value` is that tensor afterwards and `into` before: they are one buffer.
     `plain` and `quantized` say in which forms it is written; `quantized_value` is the tensor quantized. `inside` are
     the values on the way that are not written anywhere.
     """
@@ -25,6 +26,7 @@ class Landing:
     value: SSAValue
     dst: Dst = OWN
     param: SSAValue | None = None
+    into: SSAValue | None = None
     plain: bool = True
     quantized: bool = False
     inside: Sequence[SSAValue] = ()
@@ -47,6 +49,10 @@ def landing(result: SSAValue, after: Sequence[LiftedOperation], scope: Scope) ->
             return Landing(value)
         case [SetRowOp() as store] if scope.same(store.src, value):
             return Landing(store.table, Dst(Row(shape_of(store.table)[1])), store.pos, inside=inside)
+        case [InsertOp() as insert] if scope.same(insert.src, value):
+            part = Part(insert.every.value.data, insert.start.value.data)
+            after_insert = scope.canonical(insert.result)
+            return Landing(after_insert, Dst(unit=part), into=scope.canonical(insert.dst), inside=inside)
         case [QuantizeOp() as quantize] if scope.same(quantize.x, value) and len(inside) == 1:
             return Landing(value, plain=scope.escapes(value), quantized=True)
         case _:

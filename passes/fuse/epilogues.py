@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects.tg import FusedOp, MoeOp, RmsNormOp, RopeOp, ViewOp
-from lane_mlir.passes.forms import gemv, norm, rope
+from lane_mlir.passes.forms import describe, gemv, norm, rope
 from lane_mlir.passes.fuse.rule import FusionRule, Place
 
 
@@ -63,5 +63,9 @@ class QkvHeadEpilogue(FusionRule):
             views.append(source)
             source = self.graph.slot_of(source.x)
         product = None if source is None else gemv(source)
-        if source is not None and product is not None and product.landing.dst.own:
-            yield Place("qkv_head_epilogue", (source, *reversed(views), op))
+        if source is None or product is None or not product.landing.dst.own:
+            return
+        parts = (source, *reversed(views), op)
+        others = [reader for reader in self.graph.readers(product.landing.value) if reader not in parts]
+        refusal = f"{describe(source)} has another reader, {describe(others[0])}" if others else ""
+        yield Place("qkv_head_epilogue", parts, refusal=refusal)

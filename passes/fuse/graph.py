@@ -72,6 +72,19 @@ class StepGraph:
         owner = value.owner
         return owner if isinstance(owner, LiftedOperation | FusedOp) and owner.parent_block() is self.block else None
 
+    def insert_before(self, ops: Sequence[Operation], place: Operation) -> None:
+        """Put new ops before an op of the block, in order."""
+        index = self.index(place)
+        for i, op in enumerate(ops):
+            self.block.insert_op_before(op, place)
+            self._order[op] = index - len(ops) + i
+
+    def remove(self, op: Operation) -> None:
+        """Take out an op whose results nothing reads."""
+        self._order.pop(op, None)
+        op.detach()
+        op.erase()
+
     # Several ops as one.
 
     def candidate(self, fusion_class: str, parts: Sequence[Operation], *, at_first: bool = False) -> Candidate:
@@ -102,9 +115,7 @@ class StepGraph:
                     output.name_hint = result.name_hint
                     result.replace_uses_with_if(output, lambda use: not _inside(use.operation, candidate))
         for part in reversed(candidate.parts):
-            self._order.pop(part, None)
-            part.detach()
-            part.erase()
+            self.remove(part)
         after: Operation = candidate.op
         for view in sorted(candidate.views, key=self.index):
             view.detach()

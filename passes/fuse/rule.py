@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from lane_mlir.passes.forms import covers, place_name
-from lane_mlir.passes.fuse.graph import Illegal, StepGraph
+from lane_mlir.passes.fuse.graph import Candidate, Illegal, StepGraph
 from lane_mlir.passes.fuse.report import Decision, Outcome, Report
 from lane_mlir.passes.link.judge import Judge, Refusal
 
@@ -80,17 +80,18 @@ class FusionRule(RewritePattern, ABC):
         for place in self.places(op):
             if not self.always and self.rewriting.exhausted():
                 return
-            if self._fire(place):
+            if self.decide(place, place.refusal or self.fuse(place)):
                 rewriter.has_done_action = True
                 return
 
-    def _fire(self, place: Place) -> bool:
-        numbers = tuple(number for part in place.parts for number in covers(part))
-        where = place_name(place.parts[-1])
-        reason = place.refusal or self._commit(place)
+    def decide(self, place: Place, reason: str, numbers: tuple[int, ...] | None = None) -> bool:
+        """Record what became of a place: why it was refused, or that it fired. Whether it fired."""
+        if numbers is None:
+            numbers = tuple(number for part in place.parts for number in covers(part))
         outcome = Outcome.REFUSED if reason else Outcome.HELD if self.rewriting.held else Outcome.FIRED
         if outcome is Outcome.HELD:
             reason = f"{self.name} is held"
+        where = place_name(place.parts[-1])
         self.rewriting.report.record(Decision(self.name, place.fusion_class, numbers, outcome, reason, where))
         if outcome is Outcome.REFUSED:
             return False
@@ -98,19 +99,32 @@ class FusionRule(RewritePattern, ABC):
             self.rewriting.limit -= 1
         return True
 
-    def _commit(self, place: Place) -> str:
+    def refusal(self, place: Place) -> str:
+        """Why a place may not fire: what is not legal, or what the chip does not run. Empty if it may."""
+        candidate, reason = self._candidate(place)
+        if candidate is not None:
+            self.graph.drop(candidate)
+        return reason
+
+    def fuse(self, place: Place) -> str:
         """Fuse if it is legal and the chip takes it; why not, otherwise."""
+        candidate, reason = self._candidate(place)
+        if candidate is None:
+            return reason
+        self.graph.commit(candidate)
+        return ""
+
+    def _candidate(self, place: Place) -> tuple[Candidate | None, str]:
         try:
             candidate = self.graph.candidate(place.fusion_class, place.parts, at_first=place.at_first)
         except Illegal as illegal:
-            return str(illegal)
+            return None, str(illegal)
         try:
             self.rewriting.judge.check(candidate.op)
         except Refusal as refusal:
             self.graph.drop(candidate)
-            return str(refusal)
-        self.graph.commit(candidate)
-        return ""
+            return None, str(refusal)
+        return candidate, ""
 
 
 RuleFactory = Callable[[Rewriting], FusionRule]

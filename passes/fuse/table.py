@@ -13,6 +13,7 @@ from lane_mlir.passes.forms import ADVANCE, FUSED_QUANT, RULE_OF_CLASS, classes_
 from lane_mlir.passes.fuse.closing import Advance
 from lane_mlir.passes.fuse.epilogues import GemvNormEpilogue, MoeDeferredFinalize, QkvHeadEpilogue
 from lane_mlir.passes.fuse.graph import StepGraph
+from lane_mlir.passes.fuse.joins import JoinInPlace
 from lane_mlir.passes.fuse.mixtures import SharedExpert
 from lane_mlir.passes.fuse.norms import AddNorm, EmbedNorm, GatherScale, SandwichNorm
 from lane_mlir.passes.fuse.numerics import FusedQuant
@@ -75,6 +76,7 @@ _IMPLEMENTED: Mapping[str, type[FusionRule]] = MappingProxyType(
             SliceRead,
             RowWrite,
             QkvHeadEpilogue,
+            JoinInPlace,
             ConvSilu,
             ConvSiluL2,
             ConvParts,

@@ -125,6 +125,8 @@ class Judge:
 
     def landing(self, place: Landing) -> Target:
         """Where a launch's result lands."""
+        if place.into is not None:
+            self.share(place.value, place.into)
         return Target(self.buffer(place.value), self.optional_buffer(place.param), place.dst)
 
     def _make_buffer(self, value: SSAValue) -> BufferOp:

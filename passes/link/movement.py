@@ -41,6 +41,20 @@ def link_row_write(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
             raise Refusal(f"the kernel of {describe(first)} does not write its result into rows of a table")
 
 
+def link_join_in_place(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    """A producer whose result lands in its units of joined rows."""
+    if norm(op, scope) is not None:
+        return link_norm(judge, op, scope)
+    if rope(op, scope) is not None:
+        return link_rope(judge, op, scope)
+    head_matmul = next((leaf for leaf in scope.leaves if isinstance(leaf, tg.HeadMatmulOp)), None)
+    if head_matmul is None:
+        raise Refusal(f"the kernel of {describe(scope.leaves[0])} does not write its result in part of wider units")
+    at = list(scope.leaves).index(head_matmul)
+    y = landed(judge, scope.of(scope.leaves[at:]), head_matmul.result)
+    return head_gemv_launch(judge, head_matmul, y, scope.of(scope.leaves[: at + 1]))
+
+
 def landed(judge: Judge, scope: Scope, result: SSAValue) -> Target:
     """Where the result of the first leaf of an op lands, by the other leaves."""
     place = landing(result, scope.leaves[1:], scope)

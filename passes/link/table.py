@@ -71,6 +71,7 @@ _FUSED: Mapping[str, Linker] = MappingProxyType(
         "gdn_output_quant": recurrent.link_delta,
         "head_norm_rope": rotations.link_rope,
         "rope_parts": rotations.link_rope_parts,
+        "join_in_place": movement.link_join_in_place,
         "row_write": movement.link_row_write,
         "advance": movement.link_argmax,
     }
