@@ -16,6 +16,7 @@ from lane_mlir.cpu.memory import Memory
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import BufferOp, Fill, LaunchOp, ScheduleOp, buffer_of
 from lane_mlir.dialects.tg import ArgumentKind
+from lane_mlir.dialects.tg.operation import dimensions
 from lane_mlir.eval import Array, Indices, Weights
 
 
@@ -181,7 +182,8 @@ def run_schedule(
         raise LaneError(f"schedule @{name} takes {len(program.arguments)} arguments, not {len(arguments)}")
     for (op, array), given in zip(program.arguments, arguments, strict=True):
         if given.size != array.size:
-            raise LaneError(f'argument "{op.label.data}" of @{name} is {given.shape}, expected {op.shape.data}')
+            shapes = f"{dimensions(given.shape)}, expected {dimensions(op.shape.data)}"
+            raise LaneError(f'argument "{op.label.data}" of @{name} is {shapes}')
         array[:] = given.reshape(-1)
     program.run()
     for (_, array), given in zip(program.arguments, arguments, strict=True):
