@@ -25,8 +25,10 @@ def project(layer: Layer, x: SSAValue) -> tuple[SSAValue, SSAValue, SSAValue]:
     }
     if layer.has("attn_qkv.weight"):
         q, k, v = layer.linear_parts(x, "attn_qkv", widths)
-    else:
+    elif layer.has("attn_q.weight"):
         q, k, v = (layer.linear(x, role, width) for role, width in widths.items())
+    else:
+        raise model.refuse(f"tensor '{layer.prefix}attn_q.weight' (or '{layer.prefix}attn_qkv.weight') is missing")
     return q, k, v
 
 

@@ -10,20 +10,25 @@ from lane_mlir.importers.step import Layer
 
 
 def gated(
-    layer: Layer, x: SSAValue, *, hidden: int | None = None, activation: Activation = Activation.SILU, suffix: str = ""
+    layer: Layer,
+    x: SSAValue,
+    *,
+    hidden: int | None = None,
+    activation: Activation = Activation.SILU,
+    suffix: str = "",
+    fused: bool = False,
 ) -> SSAValue:
     """
     down(act(gate(x))·up(x)): tensors `ffn_gate`, `ffn_up` and `ffn_down`, the suffix after each.
 
-    Where there is no gate tensor, `ffn_up` has both: gate, then up. `hidden` is feed_forward_length unless given.
+    Where `fused`, `ffn_up` has both: gate, then up. `hidden` is feed_forward_length unless given.
     """
     hidden = layer.model.feed_forward[layer.index] if hidden is None else hidden
-    if layer.has(f"ffn_gate{suffix}.weight"):
-        gate = _product(layer, x, f"ffn_gate{suffix}", hidden)
-        up = _product(layer, x, f"ffn_up{suffix}", hidden)
+    gate_role, up_role = f"ffn_gate{suffix}", f"ffn_up{suffix}"
+    if fused:
+        gate, up = layer.linear_parts(x, up_role, {gate_role: hidden, up_role: hidden})
     else:
-        fused = f"ffn_up{suffix}"
-        gate, up = layer.linear_parts(x, fused, {f"ffn_gate{suffix}": hidden, fused: hidden})
+        gate, up = _product(layer, x, gate_role, hidden), _product(layer, x, up_role, hidden)
     activated = layer.unary(activation, gate, f"ffn_act{suffix}")
     y = layer.multiply(activated, up, f"ffn_gated{suffix}")
     return _product(layer, y, f"ffn_down{suffix}", layer.model.width)
@@ -51,22 +56,26 @@ def mixture(
     activation: ExpertActivation = ExpertActivation.SILU,
     alpha: float | None = None,
     limit: float | None = None,
+    selection_bias: bool = False,
 ) -> SSAValue:
     """
-    The routed mixture: `ffn_gate_inp` scores the experts (with `exp_probs_b` for the choice alone), whose networks are
-    `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`; biases where the file has them.
+    The routed mixture: `ffn_gate_inp` scores the experts (with `exp_probs_b` for the choice alone, which must be there
+    where `selection_bias`), whose networks are `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`; biases where the
+    file has them.
 
-    Keys: expert_count, expert_used_count, expert_feed_forward_length (unless `hidden` is given), expert_weights_scale
-    (unless `scale` is given). `groups` are how many there are, and how many are used.
+    Keys: expert_count, expert_used_count, expert_weights_scale (unless `scale` is given), and for the hidden columns of
+    an expert (unless `hidden` is given) expert_feed_forward_length, or else feed_forward_length shared by those used.
+    `groups` are how many there are, and how many are used.
     """
     model, d = layer.model, shape_of(x)[1]
-    if hidden is None:
-        hidden = model.size("expert_feed_forward_length")
-        model.ignore("feed_forward_length")
-    scale = model.factor("expert_weights_scale", 1.0) if scale is None else scale
     experts, used = model.size("expert_count"), model.size("expert_used_count")
     if used > experts:
         raise model.refuse_key("expert_used_count", f"is {used}, more than the {experts} experts")
+    if hidden is None:
+        model.ignore("feed_forward_length")
+        hidden = model.count("expert_feed_forward_length") or model.feed_forward[layer.index] // used
+    scale = model.factor("expert_weights_scale", 1.0) if scale is None else scale
+    choose = layer.plain if selection_bias else layer.optional_plain
     moe = MoeOp(
         x,
         layer.constant("ffn_gate_inp.weight", experts, d),
@@ -83,7 +92,7 @@ def mixture(
         alpha=alpha,
         limit=limit,
         router_bias=layer.optional_plain("ffn_gate_inp.bias", experts),
-        selection_bias=layer.optional_plain("exp_probs_b.bias", experts),
+        selection_bias=choose("exp_probs_b.bias", experts),
         gate_bias=layer.optional_plain("ffn_gate_exps.bias", experts, hidden),
         up_bias=layer.optional_plain("ffn_up_exps.bias", experts, hidden),
         down_bias=layer.optional_plain("ffn_down_exps.bias", experts, d),

@@ -28,6 +28,6 @@ def glm4(step: Step) -> SSAValue:
     for layer in step.layers():
         y = self_attention(layer, layer.rms_norm(x, "attn_norm"), rotation)
         x = layer.residual(x, layer.rms_norm(y, "post_attention_norm"), "attn_residual")
-        y = gated(layer, layer.rms_norm(x, "ffn_norm"))
+        y = gated(layer, layer.rms_norm(x, "ffn_norm"), fused=True)
         x = layer.residual(x, layer.rms_norm(y, "post_ffw_norm"), "ffn_residual")
     return step.head(step.rms_norm(x, "output_norm"))

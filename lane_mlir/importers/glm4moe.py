@@ -38,6 +38,7 @@ def glm4moe(step: Step) -> SSAValue:
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
     renormalize = model.optional("expert_weights_norm", bool, False)
-    routed = mixture(layer, x, scoring=scoring_of(model, Scoring.SIGMOID), renormalize=renormalize)
+    scoring = scoring_of(model, Scoring.SIGMOID)
+    routed = mixture(layer, x, scoring=scoring, renormalize=renormalize, selection_bias=True)
     shared = model.count("expert_shared_count") * model.size("expert_feed_forward_length")
     return with_shared_expert(layer, x, routed, shared) if shared else routed

@@ -28,7 +28,7 @@ _LIMIT = 7.0
 @importer("gpt-oss")
 def gpt_oss(step: Step) -> SSAValue:
     model = step.model
-    windows, is_local = windows_of(step, period=_PERIOD), local_layers(model, _PERIOD)
+    windows, is_local = windows_of(step, period=_PERIOD, required=True), local_layers(model, _PERIOD)
     rotary = rotary_of(model, step.context)
     local_rotary = replace(rotary, base=model.optional("rope.freq_base_swa", float, rotary.base))
     everywhere = step.rotation(rotary, Pairing.HALF)

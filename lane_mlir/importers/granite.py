@@ -33,7 +33,7 @@ def granite(step: Step) -> SSAValue:
         y = feed_forward(layer, layer.rms_norm(x, "ffn_norm"))
         x = layer.residual(x, layer.scale(y, joined, "ffn_scaled"), "ffn_residual")
     logits = step.head(step.rms_norm(x, "output_norm"))
-    return step.scale(logits, 1 / model.factor("logit_scale", 1.0), "output_scaled")
+    return step.scale(logits, 1 / (model.required("logit_scale", float) or 1.0), "output_scaled")
 
 
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:

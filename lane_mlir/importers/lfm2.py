@@ -34,7 +34,7 @@ def lfm2(step: Step) -> SSAValue:
         y = layer.rms_norm(x, "ffn_norm")
         y = gated(layer, y) if layer.index < dense_layers else _mixture(layer, y)
         x = layer.residual(x, y, "ffn_residual")
-    return step.head(step.rms_norm(x, "token_embd_norm" if step.has("token_embd_norm.weight") else "output_norm"))
+    return step.head(step.rms_norm(x, "output_norm" if step.has("output_norm.weight") else "token_embd_norm"))
 
 
 def _short_convolution(layer: Layer, x: SSAValue) -> SSAValue:

@@ -26,5 +26,5 @@ def phi3(step: Step) -> SSAValue:
     for layer in step.layers():
         y = layer.rms_norm(x, "attn_norm")
         x = layer.residual(x, self_attention(layer, y, rotation, window=windows[layer.index]), "attn_residual")
-        x = layer.residual(x, gated(layer, layer.rms_norm(x, "ffn_norm")), "ffn_residual")
+        x = layer.residual(x, gated(layer, layer.rms_norm(x, "ffn_norm"), fused=True), "ffn_residual")
     return step.head(step.rms_norm(x, "output_norm"))

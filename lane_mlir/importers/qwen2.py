@@ -34,7 +34,6 @@ def qwen2(step: Step) -> SSAValue:
 
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
-    hidden = model.count("expert_feed_forward_length") or model.feed_forward[0] // model.size("expert_used_count")
-    shared = model.count("expert_shared_feed_forward_length") or model.feed_forward[0]
-    routed = mixture(layer, x, hidden=hidden, renormalize=False)
+    shared = model.count("expert_shared_feed_forward_length") or model.feed_forward[layer.index]
+    routed = mixture(layer, x, renormalize=False)
     return with_shared_expert(layer, x, routed, shared, is_gated=True)

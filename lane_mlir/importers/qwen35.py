@@ -24,7 +24,8 @@ def qwen35(step: Step) -> SSAValue:
     is_recurrent = recurrent_layers(model)
     feed_forward = _mixture if model.count("expert_count") else gated
     rotary = rotary_of(model, step.context)
-    sections_of(model, rotary, is_interleaved=True)
+    if not sections_of(model, rotary, is_interleaved=True):
+        raise model.refuse_key("rope.dimension_sections", "is missing or has a 0, expected columns of each coordinate")
     rotation = step.rotation(rotary, Pairing.HALF)
     x = step.embedding()
     for layer in step.layers():

@@ -189,7 +189,7 @@ class Scope:
     def layer_norm(self, x: SSAValue, role: str) -> SSAValue:
         columns = shape_of(x)[1]
         w = self.plain(f"{role}.weight", columns)
-        b = self.optional_plain(f"{role}.bias", columns)
+        b = self.plain(f"{role}.bias", columns)
         return self.emit(LayerNormOp(x, w, b, self.model.layer_norm_epsilon), f"{role}.weight", role)
 
     def binary(self, operator: BinaryOperator, a: SSAValue, b: SSAValue, role: str) -> SSAValue:

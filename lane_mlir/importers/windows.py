@@ -11,15 +11,18 @@ EVERY_LAYER = 0
 """The period of a pattern in which every layer is local."""
 
 
-def windows_of(step: Step, *, period: int, default: int | None = None) -> tuple[int | None, ...]:
+def windows_of(
+    step: Step, *, period: int, default: int | None = None, required: bool = False
+) -> tuple[int | None, ...]:
     """
     The window of each layer, None where it attends to every position of the step.
 
-    Keys: attention.sliding_window (`default` if absent; None for no windows) and attention.sliding_window_pattern, an
-    array with true for each local layer, or the period: the last layer of each period is global.
+    Keys: attention.sliding_window (`default` if absent and not `required`; None for no windows) and
+    attention.sliding_window_pattern, an array with true for each local layer, or the period: the last layer of each
+    period is global.
     """
     model, name = step.model, "attention.sliding_window"
-    window = model.optional(name, int)
+    window = model.required(name, int) if required else model.optional(name, int)
     window = default if window is None else window
     local = local_layers(model, period)
     if window is None:

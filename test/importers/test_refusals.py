@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.checkpoint import Checkpoint, Tensor
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.importers import import_step
 
 LLAMA = "llama-Q4_K_M"
+MODELS = Path(__file__).parent.parent / "data" / "models"
+FAMILIES = [path.stem for path in sorted(MODELS.glob("*.gguf")) if not path.stem.startswith(("stock", "llama"))]
 
 
-def refusal(path: Path, **options: Any) -> str:
+def refusal(source: Path | Checkpoint, **options: Any) -> str:
     with pytest.raises(LaneError) as refused:
-        import_step(Checkpoint.open(path), **options)
+        import_step(source if isinstance(source, Checkpoint) else Checkpoint.open(source), **options)
     message = str(refused.value)
     assert "\n" not in message
     return message
@@ -118,3 +122,67 @@ def test_neutral_values_say_nothing(edited: Callable[..., Path]) -> None:
     neutral = {"logit_scale": 0.0, "attention.sliding_window": 0, "swin_norm": False, "expert_count": 0, "x": [-1, 0]}
     path = edited(LLAMA, {f"llama.{key}": value for key, value in neutral.items()})
     import_step(Checkpoint.open(path)).verify()
+
+
+def with_tensors(checkpoint: Checkpoint, tensors: dict[str, Tensor]) -> Checkpoint:
+    """The checkpoint with other tensors, and nothing used yet."""
+    return Checkpoint(checkpoint.path, checkpoint.metadata, MappingProxyType(tensors))
+
+
+def is_needed(tensor: str) -> bool:
+    """Without the others a model is another one, but still a model."""
+    return tensor.startswith(("blk.1.", "output_norm", "token_embd")) and not tensor.endswith("exp_probs_b.bias")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_family_without_each_tensor(name: str, model: Callable[[str], Path]) -> None:
+    checkpoint = Checkpoint.open(model(name))
+    for tensor in filter(is_needed, checkpoint.tensors):
+        others = {other: stored for other, stored in checkpoint.tensors.items() if other != tensor}
+        assert f"'{tensor}'" in refusal(with_tensors(checkpoint, others))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_each_family_with_each_tensor_too_long(name: str, model: Callable[[str], Path]) -> None:
+    checkpoint = Checkpoint.open(model(name))
+    for tensor in filter(is_needed, checkpoint.tensors):
+        stored = checkpoint.tensors[tensor]
+        shape = (*stored.shape[:-1], stored.shape[-1] + 256)
+        longer = {**checkpoint.tensors, tensor: replace(stored, shape=shape)}
+        message = refusal(with_tensors(checkpoint, longer))
+        assert f"tensor '{tensor}' is {' x '.join(map(str, shape))}, expected " in message
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("qwen3moe-moe-Q4_K_M", "expert_used_count", 9, "is 9, more than the 8 experts"),
+        ("qwen3moe-moe-Q4_K_M", "expert_used_count", 0, "is 0, expected at least 1"),
+        ("deepseek2-moe-Q4_K_M", "expert_gating_func", 7, "is 7, expected 1 (softmax), 2 (sigmoid) or 3"),
+        ("deepseek2-moe-Q4_K_M", "expert_group_count", 3, "is 3 with 3 used: 2 of 8 experts cannot be chosen"),
+        ("deepseek2-moe-Q4_K_M", "attention.key_length_mla", 32, "is 32, of which 32 are rotated"),
+        ("gemma2-Q5_K_M", "attention.sliding_window", 0, "is 0, expected at least 1"),
+        ("gemma3-Q4_K_M", "attention.sliding_window", -1, "is -1, expected at least 1"),
+        ("gpt-oss-moe-Q4_K_M", "attention.sliding_window_pattern", [1], "has 1 values, expected 0 or 1 for each"),
+        ("gpt-oss-moe-Q4_K_M", "attention.sliding_window_pattern", [1, 2], "has 2 values, expected 0 or 1 for each"),
+        ("gpt-oss-moe-Q4_K_M", "rope.scaling.original_context_length", "many", "is string, expected an integer"),
+        ("qwen3next-moe-Q4_K_M", "ssm.group_count", 3, "is 3, which does not divide 4 value heads"),
+        ("qwen3next-moe-Q4_K_M", "ssm.inner_size", 128, "is 128, expected 4 value heads of 64 columns"),
+        ("qwen3next-moe-Q4_K_M", "attention.recurrent_layers", [True], "has 1 values, expected one for each of 2"),
+        ("qwen3next-moe-Q4_K_M", "attention.value_length", 32, "is 32, expected that of a key, 64"),
+        (
+            "qwen35moe-moe-Q4_K_M",
+            "rope.dimension_sections",
+            [2, 2, 2, 10],
+            "is [2, 2, 2, 10], which leaves some of 16 pairs",
+        ),
+        ("glm4moe-moe-Q4_K_M", "nextn_predict_layers", 2, "leaves no layer"),
+        ("qwen3-Q8_0", "attention.temperature_scale", 0.5, "= 0.5 is not understood"),
+    ],
+)
+def test_values_of_keys_of_families(
+    edited: Callable[..., Path], name: str, key: str, value: object, message: str
+) -> None:
+    architecture = name.removesuffix("-moe-Q4_K_M").partition("-Q")[0]
+    found = refusal(edited(name, {f"{architecture}.{key}": value}))
+    assert f"key '{architecture}.{key}' {message}" in found
