@@ -7,7 +7,7 @@ each to a fixed point over the ops in turn; any can be held back. Every decision
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +30,7 @@ from lane_mlir.passes.fuse.table import (
     rule_names,
     steps,
 )
+from lane_mlir.passes.link import check_chip
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class FusePass(ModulePass):
     Applies the table of rules to every step of the module.
 
     `held`: rules not to apply (they are still reported, as held). `limit`: stop after that many firings, for bisecting.
-    `numerics`, `chip`: override what the module says it is compiled for.
+    `numerics`, `chip`: override what the module says it is compiled for. Raises PassFailedException for an unknown rule
+    or chip.
     """
 
     name = "fuse"
@@ -48,6 +50,10 @@ class FusePass(ModulePass):
     numerics: Literal["dequant", "int8", "two_pass_int8"] | None = None
     chip: str | None = None
 
+    def __post_init__(self) -> None:
+        check_rules(self.held)
+        check_chip(self.chip)
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         self.run(op)
 
@@ -56,16 +62,20 @@ class FusePass(ModulePass):
         self.run(op, after_rule)
 
     def run(self, module: ModuleOp, after_rule: Callable[[str], None] | None = None) -> list[Optimized]:
-        """Apply the rules; what was decided, step by step. Raises PassFailedException for an unknown rule or chip."""
-        for rule in self.held:
-            if rule not in rule_names():
-                raise PassFailedException(unknown("rule", rule, rule_names()))
+        """Apply the rules; what was decided, step by step."""
         set_target(module, chip=self.chip, numerics=None if self.numerics is None else Numerics(self.numerics))
         target = target_of(module)
         return [
             optimize(func, target, self.held, limit=self.limit, after_step=after_rule)
             for func in step_functions(module)
         ]
+
+
+def check_rules(held: Iterable[str]) -> None:
+    """Refuse a rule to hold that the table has not. Raises PassFailedException with the nearest names."""
+    for rule in held:
+        if rule not in rule_names():
+            raise PassFailedException(unknown("rule", rule, rule_names()))
 
 
 def rule_pass(rule: str) -> type[ModulePass]:
@@ -94,6 +104,7 @@ __all__ = [
     "Optimized",
     "Outcome",
     "Report",
+    "check_rules",
     "classes_built",
     "optimize",
     "rule_names",

@@ -17,6 +17,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import PassFailedException
 
+from lane_mlir.chips import CHIPS
+from lane_mlir.diagnostics import unknown
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, YieldOp
 from lane_mlir.dialects.tg import FusedOp, LiftedOperation, Numerics, TargetAttr
 from lane_mlir.dialects.tg.step import set_target, step_functions, target_of
@@ -38,10 +40,19 @@ class LinkPass(ModulePass):
     numerics: Literal["dequant", "int8", "two_pass_int8"] | None = None
     chip: str | None = None
 
+    def __post_init__(self) -> None:
+        check_chip(self.chip)
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         set_target(op, chip=self.chip, numerics=None if self.numerics is None else Numerics(self.numerics))
         for func in step_functions(op):
             Rewriter.replace_op(func, link(func, target_of(op)), ())
+
+
+def check_chip(name: str | None) -> None:
+    """Refuse a chip that is not known. Raises PassFailedException with the nearest names."""
+    if name is not None and name not in CHIPS:
+        raise PassFailedException(unknown("chip", name, CHIPS))
 
 
 def link(func: FuncOp, target: TargetAttr) -> ScheduleOp:
@@ -75,4 +86,4 @@ def _link_op(judge: Judge, op: Operation) -> LaunchOp:
         raise Refusal(f"no kernel for {describe(op)}, which computes {results}: {refusal}") from refusal
 
 
-__all__ = ["Judge", "LinkPass", "Refusal", "link"]
+__all__ = ["Judge", "LinkPass", "Refusal", "check_chip", "link"]
