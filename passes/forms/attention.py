@@ -41,7 +41,10 @@ def attention(op: Operation, scope: Scope | None = None) -> AttentionForm | None
     inside: list[SSAValue] = []
     values, stride, offset = attended.v, shape_of(attended.v)[1], 0
     for leaf in [leaf for leaf in leaves if isinstance(leaf, SliceOp)]:
-        if not scope.same(leaf.result, attended.v) or leaf.every.value.data != shape_of(leaf.x)[1]:
+        rows, columns = shape_of(leaf.x)
+        if not scope.same(leaf.result, attended.v) or leaf.every.value.data != columns:
+            return None
+        if shape_of(leaf.result)[0] != rows:
             return None
         values, stride, offset = leaf.x, leaf.every.value.data, leaf.start.value.data
         inside.append(leaf.result)
@@ -49,7 +52,8 @@ def attention(op: Operation, scope: Scope | None = None) -> AttentionForm | None
     gate, place = None, landing(attended.result, leaves, scope)
     if place is None and any(isinstance(leaf, UnaryOp) for leaf in leaves):
         gating = gated(leaves, scope)
-        if gating is None or gating.up != scope.canonical(attended.result):
+        result = scope.canonical(attended.result)
+        if gating is None or gating.up != result or gating.gate == result:
             return None
         gate, place = (gating.gate, gating.activation), gating.landing
         inside.extend([attended.result, *gating.inside])

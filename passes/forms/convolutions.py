@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects.tg import Activation, ConvOp, L2NormOp, LiftedOperation, UnaryOp, ViewOp, shape_of
-from lane_mlir.passes.forms.scope import Scope
+from lane_mlir.passes.forms.scope import Scope, is_reshape
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def convolution(op: Operation, scope: Scope | None = None) -> ConvForm | None:
         inside.append(value)
         value, silu = act.result, True
         del leaves[0]
-    if leaves and isinstance(view := leaves[0], ViewOp) and scope.same(view.x, value) and not view.offset.value.data:
+    if leaves and isinstance(view := leaves[0], ViewOp) and scope.same(view.x, value) and is_reshape(view):
         inside.append(value)
         value = view.result
         del leaves[0]

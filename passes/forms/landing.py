@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.launch.attributes import OWN, Dst, Part, Row
 from lane_mlir.dialects.tg import InsertOp, LiftedOperation, QuantizeOp, SetRowOp, ViewOp, shape_of
-from lane_mlir.passes.forms.scope import Scope
+from lane_mlir.passes.forms.scope import Scope, is_reshape
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def landing(result: SSAValue, after: Sequence[LiftedOperation], scope: Scope) ->
     """
     value, rest, inside = scope.canonical(result), list(after), [result]
     while len(rest) > 1 and isinstance(view := rest[0], ViewOp):
-        if not scope.same(view.x, value) or view.offset.value.data:
+        if not scope.same(view.x, value) or not is_reshape(view):
             return None
         value = scope.canonical(view.result)
         inside.append(view.result)

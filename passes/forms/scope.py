@@ -7,7 +7,7 @@ from copy import copy
 
 from xdsl.ir import Operation, SSAValue
 
-from lane_mlir.dialects.tg import FusedOp, LiftedOperation
+from lane_mlir.dialects.tg import FusedOp, LiftedOperation, ViewOp, size_of
 
 
 class Scope:
@@ -50,6 +50,11 @@ class Scope:
     def same(self, a: SSAValue, b: SSAValue) -> bool:
         """Whether two values are one."""
         return self.canonical(a) == self.canonical(b)
+
+
+def is_reshape(view: ViewOp) -> bool:
+    """Whether a view has all elements of what it is a view of."""
+    return size_of(view.result) == size_of(view.x)
 
 
 def leaves(op: Operation) -> Sequence[LiftedOperation]:

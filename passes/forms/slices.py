@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.launch.attributes import Part
 from lane_mlir.dialects.tg import LiftedOperation, SliceOp, ViewOp
-from lane_mlir.passes.forms.scope import Scope
+from lane_mlir.passes.forms.scope import Scope, is_reshape
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def in_place(scope: Scope) -> InPlace | None:
     leaves = leaves[1:]
     while len(leaves) > 1:
         view = leaves[0]
-        if not isinstance(view, ViewOp) or not scope.same(view.x, value):
+        if not isinstance(view, ViewOp) or not scope.same(view.x, value) or not is_reshape(view):
             break
         value = scope.canonical(view.result)
         inside.append(view.result)

@@ -165,13 +165,18 @@ class StepGraph:
     def _check_readers(
         self, part: Operation, value: SSAValue, last: Operation, parts: Sequence[Operation], views: list[Operation]
     ) -> None:
-        """Refuse if a value would be read before it is computed. Views that nothing reads yet may follow it."""
+        """
+        Refuse if a value of a part, or of a view of one, would be read before it is computed. Views that nothing reads
+        yet may follow the fused op, but the parts cannot read them then.
+        """
         for reader in self.readers(value):
+            if reader in parts and part not in parts:
+                raise Illegal(f"{describe(part)} stands between, and {describe(reader)} reads it")
             if reader in parts or self.index(reader) > self.index(last):
                 continue
             if not isinstance(reader, ViewOp):
                 raise Illegal(f"{describe(part)} is read by {describe(reader)}, before {describe(last)}")
-            self._check_readers(part, reader.result, last, parts, views)
+            self._check_readers(reader, reader.result, last, parts, views)
             if reader not in views:
                 views.append(reader)
 

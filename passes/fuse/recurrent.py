@@ -113,7 +113,7 @@ class GateProjections(FusionRule):
             if not isinstance(source, MatmulOp):
                 return
             products.append(source)
-        yield Place("gate_projections", (*products, op))
+        yield Place("gate_projections", (*dict.fromkeys(products), op))
 
 
 def gate_inputs(op: FusedOp) -> Sequence[SSAValue]:
