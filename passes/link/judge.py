@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import DictionaryAttr, IntegerType, StringAttr, TensorType
+from xdsl.dialects.builtin import DictionaryAttr, IntegerType, MemRefType, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
@@ -143,14 +143,15 @@ class Judge:
         return BufferOp(self._name(value.name_hint or "t"), shape, Fill.COMPUTED, dtype=dtype)
 
     def _argument_buffer(self, value: SSAValue) -> BufferOp:
+        """An argument of the step; one that does not say what it is (tg.arg) is judged by its type."""
         argument = self._arguments.get(value)
+        integers = isa(value.type, MemRefType[IntegerType])
+        fill = Fill.ZERO if isinstance(value.type, MemRefType) and not integers else Fill.PARAM
+        dtype = DType.I32 if integers else DType.F32
         if argument is None:
-            raise Refusal(f"argument {value.name_hint or value} of the step does not say what it is (tg.arg)")
+            return BufferOp(self._name(value.name_hint or "argument"), shape_of(value), fill, dtype=dtype)
         role = ArgAttr(argument.kind, argument.sequence, argument.name)
-        name = self._name(argument.name or str(argument.kind))
-        if argument.is_state:
-            return BufferOp(name, shape_of(value), Fill.ZERO, role=role)
-        return BufferOp(name, shape_of(value), Fill.PARAM, dtype=DType.I32, role=role)
+        return BufferOp(self._name(argument.name or str(argument.kind)), shape_of(value), fill, dtype=dtype, role=role)
 
     def _name(self, wanted: str) -> str:
         count = self._names.get(wanted, 0)

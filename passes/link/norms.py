@@ -45,7 +45,13 @@ def share_quantized(judge: Judge, scope: Scope) -> None:
     """The quantized form of a result is in the buffer of the result."""
     last = scope.leaves[-1]
     assert isinstance(last, tg.QuantizeOp)
+    _check_numerics(judge, last)
     judge.share(last.result, last.x)
+
+
+def _check_numerics(judge: Judge, op: tg.QuantizeOp) -> None:
+    if op.numerics is not judge.numerics:
+        raise Refusal(f"it quantizes to {op.numerics}, and the step is compiled for {judge.numerics}")
 
 
 def link_layer_norm(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
@@ -71,6 +77,7 @@ def link_l2_norm(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 def link_quantize(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.QuantizeOp)
+    _check_numerics(judge, op)
     judge.share(op.result, op.x)
     return launch.QuantOp(judge.buffer(op.x), n=tg.size_of(op.x))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, rows_a_warp
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Target
-from lane_mlir.dialects.tg import Activation
+from lane_mlir.dialects.tg import Activation, Numerics
+from lane_mlir.formats import Format
 from lane_mlir.passes.forms import GemvForm, RopeForm, Scope, describe, gemv, glu, head_parts, in_place, leaves, rope
 from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.link.norms import share_quantized
@@ -21,6 +22,7 @@ def link_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     if form is None:
         raise Refusal("its parts are no product, its bias and where it lands")
     judge.inside_only(scope, form.inside)
+    check_activation(judge, form.x, form.format)
     x, w, y, bias = (
         judge.buffer(form.x),
         judge.buffer(form.w),
@@ -47,6 +49,17 @@ def link_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     )
 
 
+def check_activation(judge: Judge, x: SSAValue, *formats: Format) -> None:
+    """Refuse a product whose activation is not in the form that its kernel reads by weights in these formats."""
+    is_quantized = tg.encoding_of(x) is not None
+    for weights in formats:
+        takes_blocks = weights.is_block and judge.numerics is not Numerics.DEQUANT
+        if is_quantized and not weights.is_block:
+            raise Refusal(f"its activation is quantized, and the kernel of a product by {weights} takes it plain")
+        if takes_blocks and not is_quantized:
+            raise Refusal(f"its activation is plain, and the kernel of a product by {weights} takes it quantized")
+
+
 def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     """Products of one activation, and the rotations of those that are heads."""
     assert isinstance(op, tg.FusedOp)
@@ -67,6 +80,7 @@ def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 def _gemm_parts(judge: Judge, forms: Sequence[GemvForm]) -> launch.GemmPartsOp:
     first = forms[0]
+    check_activation(judge, first.x, first.format)
     if first.values:
         raise Refusal("the kernel of several products takes weights in rows of a format, not plain f32 values")
     for form in forms:
@@ -122,6 +136,7 @@ def link_glu(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         raise Refusal("the kernel of a gated pair takes weights in rows of a format, not plain f32 values")
     if (gate.x, gate.n) != (up.x, up.n):
         raise Refusal(f"its products differ in activation or width ({gate.n} and {up.n})")
+    check_activation(judge, gate.x, gate.format, up.format)
     if gating.landing.quantized:
         share_quantized(judge, scope)
     return launch.GemvGluOp(
