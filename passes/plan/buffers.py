@@ -49,9 +49,13 @@ def _check_whole(launch: LaunchOp, buffer: BufferOp) -> None:
 
 
 def check_bound(schedule: ScheduleOp) -> None:
-    """Refuse a parameter that is nothing to the step: nothing would ever write it. Raises Unbound."""
+    """
+    Refuse a token or position that is nothing to the step: nothing would ever write it. Values that a caller gives need
+    no role. Raises Unbound.
+    """
     for buffer in schedule.buffers():
-        if buffer.fill.data is Fill.PARAM and buffer.role is None and buffer.buffer.uses:
+        is_number = buffer.fill.data is Fill.PARAM and buffer.dtype.data is DType.I32
+        if is_number and buffer.role is None and buffer.buffer.uses:
             raise Unbound(buffer, f'the parameter "{buffer.label.data}" has no role in the step')
 
 
