@@ -14,7 +14,7 @@ from lane_mlir.tools.arguments import ArgumentParser, names
 from lane_mlir.tools.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from lane_mlir.runtime import Step, Timing
+    from lane_mlir.runtime import Generation, Step, Timing
     from lane_mlir.text import Sampler, Tokenizer
 
 DEFAULT_TOKENS = 128
@@ -102,9 +102,8 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             made = step.generate(ids, max_tokens=arguments.count, sampler=sampler, stop=arguments.stop)
             _print_text(made, progress.clear)
-            if made.finish == "context":
-                full = f"the context of {step.context} positions is full; --context makes it larger"
-                print(f"lane-run: {full}", file=sys.stderr)
+            if (remark := _remark(made, step.context)) is not None:
+                print(f"lane-run: {remark}", file=sys.stderr)
     if arguments.stats or sys.stderr.isatty():
         print(_rates(step.timing), file=sys.stderr)
 
@@ -212,6 +211,15 @@ def _print_text(generation: Iterator[str], before_first: Callable[[], None]) -> 
     if reconfigure is not None:
         reconfigure(errors="replace")
     _print_pieces(generation, before_first)
+
+
+def _remark(generation: Generation, context: int) -> str | None:
+    """What a person may want to know of how a text ended."""
+    if generation.finish == "context":
+        return f"the context of {context} positions is full; --context makes it larger"
+    if generation.finish == "end" and len(generation.ids) == 1:
+        return "the model ends the text at once; one that is made for chats needs the prompt in its chat format"
+    return None
 
 
 def _print_pieces(pieces: Iterator[str], before_first: Callable[[], None]) -> None:

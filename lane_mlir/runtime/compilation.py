@@ -66,24 +66,22 @@ class Recipe:
         """The lifted step of a checkpoint."""
         return import_step(checkpoint, rows=rows, context=self.context, logits=logits, target=self.target)
 
-    def lower(self, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None = None) -> Report:
+    def lower(self, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None = None) -> list[Report]:
         """
-        Take a module from wherever it is to planned, in place; what the rules decided.
+        Take a module from wherever it is to planned, in place; what the rules decided on each step that is not linked.
 
         `after_stage` is called with the name of each stage and the module as it stands then. Raises LaneError for
         whatever a pass refuses.
         """
-        context, report = Context(), Report()
+        context = Context()
         with as_lane_error():
-            for optimized in FusePass(self.held).run(module):
-                for decision in optimized.report:
-                    report.record(decision)
+            reports = [optimized.report for optimized in FusePass(self.held).run(module)]
             _stage_done("fused", module, after_stage)
             LinkPass().apply(context, module)
             _stage_done("linked", module, after_stage)
             PlanPass(tuple(rule for rule in self.held if rule in ON_LAUNCHES)).apply(context, module)
             _stage_done("planned", module, after_stage)
-        return report
+        return reports
 
 
 def _stage_done(stage: str, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None) -> None:

@@ -118,13 +118,15 @@ def report_steps(module: ModuleOp, held: Sequence[str] = ()) -> list[StepReport]
 
     Raises LaneError if the module has no step, or for whatever a pass refuses.
     """
-    decided: Report | None = None
+    reports: Sequence[Report] = ()
     if not any(schedule.arena is not None for schedule in schedules(module)):
-        decided = Recipe(target_of(module), tuple(held)).lower(module)
+        reports = Recipe(target_of(module), tuple(held)).lower(module)
     found = schedules(module)
     if not found:
         raise LaneError("the module has no step: neither a function of the tensor graph nor a schedule")
-    return [_report(schedule, decided) for schedule in found]
+    # Of a module in which some steps are linked already, nobody knows which report is whose.
+    decided = reports if len(reports) == len(found) else [None] * len(found)
+    return [_report(schedule, report) for schedule, report in zip(found, decided, strict=True)]
 
 
 def _report(schedule: ScheduleOp, decided: Report | None) -> StepReport:

@@ -146,7 +146,7 @@ class Step:
         self.progress("compiling the step" if rows == 1 else f"compiling a chunk of {rows} rows")
         recipe, checkpoint = self._recipe, self.checkpoint
         module = recipe.lift(checkpoint, rows, logits)
-        report = recipe.lower(module)
+        (report,) = recipe.lower(module)
         (schedule,) = schedules(module)
         self.progress(f"preparing the weights on {self.device.name}")
         program = self.device.compile(schedule)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.dialects.launch import BufferOp, ScheduleOp
 from lane_mlir.dialects.tg import ArgumentKind
 from lane_mlir.runtime import Device, Program
+from lane_mlir.runtime.device import has_driver
 
 VOCABULARY = 128
 
@@ -230,6 +233,26 @@ def test_bad_options(model: Path, options: dict[str, Any], message: str):
 def test_devices_that_cannot_be_used(model: Path, device: str, message: str):
     with pytest.raises(LaneError, match=message):
         lane_mlir.load(model, device=device)
+
+
+@pytest.mark.parametrize(("error", "found"), [(None, True), (RuntimeError("no such library"), False)])
+def test_a_driver_is_looked_for_by_its_library(error: Exception | None, found: bool, monkeypatch: pytest.MonkeyPatch):
+    def load_nvidia_dynamic_lib(name: str) -> None:
+        assert name == "cuda"
+        if error is not None:
+            raise error
+
+    pathfinder = ModuleType("cuda.pathfinder")
+    setattr(pathfinder, "load_nvidia_dynamic_lib", load_nvidia_dynamic_lib)
+    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder)
+    assert has_driver() is found
+
+
+def test_no_driver_without_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "cuda", None)
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    assert has_driver() is False
 
 
 def test_no_text_without_a_tokenizer(model: Path):

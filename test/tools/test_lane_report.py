@@ -211,6 +211,21 @@ def test_what_cannot_be_read(tmp_path: Path, model: str, capsys: pytest.CaptureF
         assert refusal(capsys, 1, *args).startswith(message)
 
 
+def test_several_steps(model: str, lifted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Each step has its own decisions: here, those of a decode step and of a chunk."""
+    chunk, both = tmp_path / "chunk.mlir", tmp_path / "both.mlir"
+    assert lane_import([model, "--context", "64", "--rows", "4", "-o", str(chunk)]) == 0
+    header, _, body = chunk.read_text().partition("\n")
+    step = Path(lifted).read_text().rstrip().removesuffix("}")
+    assert step.partition("\n")[0] == header
+    both.write_text(step + body.replace("@step", "@chunk"))
+    steps = json.loads(run(capsys, str(both), "--json"))["steps"]
+    assert [step["name"] for step in steps] == ["step", "chunk"]
+    for found, alone in zip(steps, (step_of(capsys, lifted), step_of(capsys, str(chunk))), strict=True):
+        assert found["decisions"] == alone["decisions"]
+        assert found["census"] == alone["census"]
+
+
 def test_from_a_pipe(lifted: str):
     """The installed command, fed with text."""
     command = [str(Path(sys.executable).parent / "lane-report"), "-"]

@@ -131,6 +131,13 @@ class TestText:
         assert captured.out == "😀x\n"
         assert captured.err == "lane-run: the context of 12 positions is full; --context makes it larger\n"
 
+    def test_a_text_that_ends_at_once_is_said(self, talking_model: TalkingModel, capsys: pytest.CaptureFixture[str]):
+        path = talking_model(TEXTS, eos=CONTINUATION[0])
+        assert main([str(path), "--prompt", "abcdefgh"]) == 0
+        captured = capsys.readouterr()
+        assert captured.out == "\n"
+        assert captured.err.startswith("lane-run: the model ends the text at once")
+
     def test_stats(self, talking: str, capsys: pytest.CaptureFixture[str]):
         assert main([talking, "--prompt", "abcdefgh", "--stats"]) == 0
         prefill, decode = capsys.readouterr().err.strip().split("; ")
@@ -277,11 +284,18 @@ def test_interrupted(endless: subprocess.Popen[bytes]):
     assert set((first + out).decode()) <= set("0123456789,")
 
 
-def test_interrupted_while_it_starts(model: str):
-    process = subprocess.Popen([str(COMMAND), model, "--tokens", "1", "-n", "200"], stderr=subprocess.PIPE)
-    time.sleep(0.5)
+def test_interrupted_while_it_compiles(model: str):
+    code = (
+        "import sys; from lane_mlir.tools.lane_run import main; print('ready', flush=True); "
+        f"sys.exit(main([{model!r}, '--tokens', '1', '-n', '200', '--ids']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    # Importing the compiler alone takes longer.
+    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert error == b""
 
