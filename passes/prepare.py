@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import IntegerAttr, TensorType, UnknownLoc, f32, i64
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from lane_mlir.dialects.tg import (
@@ -38,21 +38,37 @@ def quantize_activations(func: FuncOp, numerics: Numerics) -> None:
     """
     Put a quantize where a value is first read by a product in blocks of int8, one for all its products.
 
-    Values do not change: such a product quantizes a plain activation itself. Products inside fused ops, whose
-    activation is settled, are left as they are.
+    Values do not change: such a product quantizes a plain activation itself. One inside a fused op whose activation is
+    computed there too is left as it is.
     """
     if numerics is Numerics.DEQUANT:
         return
     quantized: dict[SSAValue, SSAValue] = {}
     for op in list(func.body.block.ops):
-        if isinstance(op, QuantizeOp):
+        if isinstance(op, QuantizeOp) and op.numerics is numerics:
             quantized.setdefault(op.x, op.result)
-        if isinstance(op, MatmulOp) and format_of_weight(op.w).is_block and encoding_of(op.x) is None:
-            op.operands[0] = _quantize(op.x, numerics, quantized)
-        if isinstance(op, MoeOp) and op.quantized is None:
-            formats = (format_of_weight(op.gate), format_of_weight(op.up))
-            if any(weight_format.is_block for weight_format in formats):
-                Rewriter.replace_op(op, op.taking(_quantize(op.x, numerics, quantized)))
+        for product in list(op.walk()):
+            if isinstance(product, MatmulOp | MoeOp) and not _is_inside(product.x, op) and _takes_blocks(product):
+                _take(product, _quantize(product.x, numerics, quantized))
+
+
+def _is_inside(value: SSAValue, op: Operation) -> bool:
+    return isinstance(value.owner, Operation) and value.owner is not op and op.is_ancestor(value.owner)
+
+
+def _takes_blocks(product: MatmulOp | MoeOp) -> bool:
+    """Whether a product reads its activation in blocks, which it would have to quantize."""
+    if isinstance(product, MatmulOp):
+        return encoding_of(product.x) is None and format_of_weight(product.w).is_block
+    weights = (product.gate, product.up)
+    return product.quantized is None and any(format_of_weight(weight).is_block for weight in weights)
+
+
+def _take(product: MatmulOp | MoeOp, quantized: SSAValue) -> None:
+    if isinstance(product, MatmulOp):
+        product.operands[0] = quantized
+    else:
+        Rewriter.replace_op(product, product.taking(quantized))
 
 
 def _quantize(x: SSAValue, numerics: Numerics, quantized: dict[SSAValue, SSAValue]) -> SSAValue:
@@ -64,7 +80,8 @@ def _quantize(x: SSAValue, numerics: Numerics, quantized: dict[SSAValue, SSAValu
         view = ViewOp(whole, TensorType(f32, shape_of(x), QuantizedAttr(numerics)), offset=source.offset.value.data)
         view.location, view.number = source.location, source.number
         view.result.name_hint = x.name_hint
-        Rewriter.insert_op(view, InsertPoint.after(source))
+        assert isinstance(whole.owner, Operation)
+        Rewriter.insert_op(view, InsertPoint.after(whole.owner))
         quantized[x] = view.result
         return view.result
     op = QuantizeOp(x, numerics)

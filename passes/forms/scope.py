@@ -7,7 +7,7 @@ from copy import copy
 
 from xdsl.ir import Operation, SSAValue
 
-from lane_mlir.dialects.tg import FusedOp, LiftedOperation, ViewOp, size_of
+from lane_mlir.dialects.tg import FusedOp, LiftedOperation, QuantizeOp, ViewOp, shape_of, size_of
 
 
 class Scope:
@@ -67,3 +67,23 @@ def leaves(op: Operation) -> Sequence[LiftedOperation]:
 def covers(op: Operation) -> tuple[int, ...]:
     """The numbers of the lifted ops that an op computes, in the order they run."""
     return tuple(leaf.number.value.data for leaf in leaves(op) if leaf.number is not None)
+
+
+def is_quantization(quantized: SSAValue, x: SSAValue) -> bool:
+    """Whether a value is another one quantized: by an op of the step, in a fused one, or as a view of such a value."""
+    match quantized.owner:
+        case QuantizeOp() as op:
+            return op.x is x
+        case FusedOp() as op:
+            scope = Scope(op)
+            inner = (leaf for leaf in scope.leaves if isinstance(leaf, QuantizeOp))
+            return any(scope.same(leaf.result, quantized) and scope.same(leaf.x, x) for leaf in inner)
+        case ViewOp() as view:
+            plain = x.owner
+            return (
+                isinstance(plain, ViewOp)
+                and (plain.offset, shape_of(plain.result)) == (view.offset, shape_of(view.result))
+                and is_quantization(view.x, plain.x)
+            )
+        case _:
+            return False

@@ -9,8 +9,17 @@ from xdsl.dialects.builtin import FusedLoc, LocationAttr, NoneAttr, UnknownLoc
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.traits import is_side_effect_free
 
-from lane_mlir.dialects.tg import FusedOp, LiftedOperation, TensorGraphOperation, ViewOp, YieldOp
-from lane_mlir.passes.forms import describe, locations
+from lane_mlir.dialects.tg import (
+    ConstantOp,
+    EmptyOp,
+    FusedOp,
+    LiftedOperation,
+    RopeTableOp,
+    TensorGraphOperation,
+    ViewOp,
+    YieldOp,
+)
+from lane_mlir.passes.forms import describe, locations, op_name
 
 # Ops of a step's block are numbered this far apart, so that none is renumbered when one is put between.
 _STRIDE = 1 << 20
@@ -184,8 +193,10 @@ class StepGraph:
         first = parts[0]
         for part in parts[1:]:
             for operand in _captured(part):
-                owner = self.slot_of(operand)
-                if owner is not None and owner not in parts and self.index(owner) > self.index(first):
+                owner = operand.owner
+                if not isinstance(owner, Operation) or owner.parent_block() is not self.block:
+                    continue
+                if owner not in parts and not _moves_freely(owner) and self.index(owner) > self.index(first):
                     raise Illegal(
                         f"{describe(part)} reads {describe(owner)}, which is computed after {describe(first)}"
                     )
@@ -201,7 +212,7 @@ class StepGraph:
             if op in parts or is_side_effect_free(op):
                 continue
             if not isinstance(op, TensorGraphOperation):
-                raise Illegal(f"'{op.name}' stands between, and what it touches is not known")
+                raise Illegal(f"'{op_name(op)}' stands between, and what it touches is not known")
             if not (reads | writes).isdisjoint(op.memory_writes()) or not writes.isdisjoint(op.memory_reads()):
                 raise Illegal(f"{describe(op)} stands between and touches the same state as {describe(part)}")
 
@@ -212,11 +223,11 @@ class StepGraph:
             op = op.next_op
 
     def _define_before(self, candidate: Candidate) -> None:
-        """Move the constants that a candidate reads before its place."""
+        """Move the constants that a candidate reads, and views of them, before its place."""
         place = self.index(candidate.place)
         for operand in _captured(candidate.op):
             owner = operand.owner
-            if isinstance(owner, Operation) and owner.parent_block() is self.block and self.slot_of(operand) is None:
+            if isinstance(owner, Operation) and owner.parent_block() is self.block and _moves_freely(owner):
                 self._hoist(owner, candidate.place, place)
 
     def _hoist(self, op: Operation, place: Operation, index: int) -> None:
@@ -228,6 +239,14 @@ class StepGraph:
         op.detach()
         self.block.insert_op_before(op, place)
         self._order[op] = index - 1
+
+
+def _moves_freely(op: Operation) -> bool:
+    """Whether an op may stand anywhere before what reads it: a constant, or a view of one or of an argument."""
+    if not isinstance(op, ConstantOp | RopeTableOp | EmptyOp | ViewOp):
+        return False
+    owners = (operand.owner for operand in op.operands)
+    return all(not isinstance(owner, Operation) or _moves_freely(owner) for owner in owners)
 
 
 def _captured(op: Operation) -> Iterator[SSAValue]:

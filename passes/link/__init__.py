@@ -20,9 +20,9 @@ from xdsl.utils.exceptions import PassFailedException
 from lane_mlir.chips import CHIPS
 from lane_mlir.diagnostics import unknown
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, YieldOp
-from lane_mlir.dialects.tg import FusedOp, LiftedOperation, Numerics, TargetAttr
+from lane_mlir.dialects.tg import FusedOp, LiftedOperation, Numerics, TargetAttr, TensorGraphOperation
 from lane_mlir.dialects.tg.step import set_target, step_functions, target_of
-from lane_mlir.passes.forms import describe
+from lane_mlir.passes.forms import describe, op_name
 from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.prepare import number_ops, quantize_activations
 
@@ -61,14 +61,16 @@ def link(func: FuncOp, target: TargetAttr) -> ScheduleOp:
     """
     number_ops(func)
     quantize_activations(func, target.numerics.data)
-    judge, block = Judge(func, target), func.body.block
     try:
+        judge, block = Judge(func, target), func.body.block
         for argument in block.args:
             judge.buffer(argument)
         launches: list[Operation] = []
         for op in block.ops:
             if isinstance(op, LiftedOperation | FusedOp):
                 launches.append(_link_op(judge, op))
+            elif not isinstance(op, TensorGraphOperation | ReturnOp):
+                raise Refusal(f"'{op_name(op)}' is no op of tg, and link lowers no others")
         returned = block.last_op
         outputs = [judge.buffer(value) for value in returned.operands] if isinstance(returned, ReturnOp) else []
     except Refusal as refusal:

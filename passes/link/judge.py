@@ -33,7 +33,7 @@ from lane_mlir.dialects.tg import (
     shape_of,
 )
 from lane_mlir.dialects.tg.step import StepArgument, arguments
-from lane_mlir.passes.forms import Landing, Scope, covers, describe, leaves, rules_of
+from lane_mlir.passes.forms import Landing, Scope, covers, describe, leaves, op_name, rules_of
 
 
 class Refusal(Exception):
@@ -136,8 +136,10 @@ class Judge:
             return BufferOp(self._name(owner.tensor.data), shape, Fill.CONSTANT, constant=TensorAttr(tensor))
         if isinstance(owner, RopeTableOp):
             return BufferOp(self._name(f"rope.{_table(value)}"), shape, Fill.CONSTANT, constant=_rope_table(value))
-        if not isinstance(owner, TensorGraphOperation):
+        if not isinstance(owner, Operation):
             return self._argument_buffer(value)
+        if not isinstance(owner, TensorGraphOperation):
+            raise Refusal(f"%{value.name_hint or '?'} is computed by '{op_name(owner)}', which is no op of tg")
         is_integer = isa(value.type, TensorType[IntegerType])
         dtype = DType.I32 if is_integer else DType.F32
         return BufferOp(self._name(value.name_hint or "t"), shape, Fill.COMPUTED, dtype=dtype)

@@ -6,9 +6,10 @@ from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Router, Target
-from lane_mlir.dialects.tg import Activation, ExpertActivation
-from lane_mlir.passes.forms import Scope, gemv, glu, leaves
+from lane_mlir.dialects.tg import Activation, ExpertActivation, Numerics
+from lane_mlir.passes.forms import Scope, gemv, glu, is_quantization, leaves
 from lane_mlir.passes.link.judge import Judge, Refusal
+from lane_mlir.passes.link.products import check_activation
 
 
 def link_moe(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
@@ -31,6 +32,7 @@ def moe_launch(judge: Judge, op: tg.MoeOp, y: Target, shared: launch.SharedExper
         op.groups_used.value.data,
     )
     gate, up, down = op.gate, op.up, op.down
+    _check_quantized(judge, op)
     return launch.MoeOp(
         judge.buffer(op.x),
         router,
@@ -52,6 +54,15 @@ def moe_launch(judge: Judge, op: tg.MoeOp, y: Target, shared: launch.SharedExper
         limit=None if op.limit is None else op.limit.value.data,
         shared=shared,
     )
+
+
+def _check_quantized(judge: Judge, op: tg.MoeOp) -> None:
+    """Refuse a mixture whose products take a quantized activation that is not its own, quantized."""
+    takes_blocks = any(tg.format_of_weight(weight).is_block for weight in (op.gate, op.up))
+    if not takes_blocks or judge.numerics is Numerics.DEQUANT:
+        return
+    if op.quantized is None or not is_quantization(op.quantized, op.x):
+        raise Refusal("the quantized activation of its products is not its activation, quantized")
 
 
 def link_shared_expert(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
@@ -80,6 +91,7 @@ def link_shared_expert(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         raise Refusal("the kernel of a shared expert adds no bias")
     if form.gate.x not in (scope.canonical(moe.x), None if moe.quantized is None else scope.canonical(moe.quantized)):
         raise Refusal("the shared expert is of another activation than the mixture")
+    check_activation(judge, form.gate.x, form.gate.format, form.up.format)
     gate = _shared_gate(op, moe, scope)
     expert = launch.SharedExpert(
         judge.buffer(form.gate.w),
