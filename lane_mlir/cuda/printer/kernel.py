@@ -15,6 +15,7 @@ from xdsl.ir import SSAValue
 from xdsl.utils.str_enum import StrEnum
 
 from lane_mlir.chips import Chip
+from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import OWN, Dst, DType, LaunchOp, Part, buffer_of
 from lane_mlir.dialects.tg import Activation, BinaryOperator, Numerics
 
@@ -162,6 +163,12 @@ _ELEMENTS = {DType.F32: "float", DType.I32: "int", DType.BF16: "bf16", DType.F16
 def element_type(value: SSAValue) -> str:
     """The type of a buffer's elements in CUDA C."""
     return _ELEMENTS[buffer_of(value).dtype.data]
+
+
+def refuse(launch: LaunchOp, why: str) -> LaneError:
+    """The error that no kernel runs a launch, by what it writes, and why."""
+    written = ", ".join(f'"{buffer_of(value).label.data}"' for value in launch.writes())
+    return LaneError(f"the CUDA target has no kernel for {launch.name} that writes {written}: {why}")
 
 
 # Constants.

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from lane_mlir.cuda.printer.kernel import Kernel, Printers, Printing
-from lane_mlir.dialects.launch import QuantOp
+from xdsl.ir import SSAValue
+
+from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, QBLOCK, GemvSplit, split_gemv, staged_bytes, unit_values
+from lane_mlir.cuda.layout import layout
+from lane_mlir.cuda.printer.kernel import (
+    Kernel,
+    Printers,
+    Printing,
+    activation_of,
+    constant,
+    dst_of,
+    element_type,
+    refuse,
+    struct,
+)
+from lane_mlir.dialects.launch import GemmPartsOp, GemvGluOp, GemvOp, LaunchOp, Product, QuantOp, Tail
 from lane_mlir.dialects.launch.operation import ceil_div
+from lane_mlir.dialects.tg import Activation
+from lane_mlir.formats import Format
 
 _QUANT_THREADS = 128
+
+_WARP = 32
 
 
 def print_quant(launch: QuantOp, printing: Printing) -> Sequence[Kernel]:
@@ -26,6 +45,165 @@ def print_quant(launch: QuantOp, printing: Printing) -> Sequence[Kernel]:
     ]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """A product of a few rows: what its kernel's constants say, whichever launch it is part of."""
+
+    format: Format
+    k: int
+    m: int
+    words: int
+    """int8 words of the activation as the kernel reads it; 0 for f32."""
+    split: GemvSplit
+    f32: bool
+    quant: bool
+
+    @property
+    def shape(self) -> str:
+        """The constants: `GemvShape{.k = 576, …}`."""
+        split = self.split
+        return struct(
+            "GemvShape",
+            k=self.k,
+            m=self.m,
+            words=self.words,
+            lanes=split.lanes,
+            rows=split.rows,
+            warps=split.warps,
+            depth=split.depth,
+            tile=split.tile,
+            quant=self.quant or None,
+            f32=None if self.f32 else False,
+        )
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory: the activation, then in its place what is to be quantized."""
+        result = 4 * self.m * self.split.columns if self.quant else 0
+        return max(staged_bytes(self.split, self.format, self.m, self.words), result)
+
+    def kernel(self, name: str, call: str, printing: Printing, blocks: int) -> Kernel:
+        return Kernel(
+            name=f"{name}_{self.format}",
+            header="gemv.cuh",
+            call=call,
+            arguments=printing.take(),
+            grid=(blocks, 1, 1),
+            block=self.split.warps * _WARP,
+            shared=self.shared,
+        )
+
+
+def rows_of(
+    launch: LaunchOp,
+    printing: Printing,
+    *,
+    format: Format,
+    n: int,
+    k: int,
+    m: int,
+    per_warp: int,
+    f32: bool = True,
+    quant: bool = False,
+) -> Rows:
+    """How the product of a launch runs on the matrix-vector kernels."""
+    layout(format)
+    if k % unit_values(format):
+        raise refuse(launch, f"its rows of {k} values are no whole number of units of {unit_values(format)}")
+    if quant and n % QBLOCK:
+        raise refuse(launch, f"its result has rows of {n} values, no whole number of blocks of {QBLOCK} to quantize")
+    words = printing.words if format.is_block else 0
+    split = split_gemv(
+        format,
+        n,
+        k,
+        m,
+        words=words,
+        per_warp=per_warp,
+        whole_blocks=quant,
+        multiprocessors=printing.chip.multiprocessors,
+    )
+    return Rows(format, k, m, words, split, f32, quant)
+
+
+def input_of(printing: Printing, x: SSAValue, words: int, k: int, tail: Tail | None) -> str:
+    """The activation as the kernel takes it, from the first row that is computed on."""
+    first = tail.first * k if tail is not None else 0
+    if words:
+        quantized = printing.reads_quantized("x", x)
+        if first:
+            quantized = f"x_words + {first * words}, x_scales + {first // QBLOCK * words}"
+        return f"GemvInput{{{quantized}, nullptr}}"
+    values = printing.reads("x", x)
+    return f"GemvInput{{nullptr, nullptr, {values}{f' + {first}' if first else ''}}}"
+
+
+def product_of(printing: Printing, product: Product, suffix: str = "") -> str:
+    """A product of `gemv` with its buffers: `Product<192, Dst{…}>{w, bias, y, param}`."""
+    weight, bias = printing.weight(f"w{suffix}", product.w), printing.reads(f"bias{suffix}", product.bias)
+    y, param = printing.writes(f"y{suffix}", product.y.buffer), printing.reads(f"row{suffix}", product.y.param)
+    arguments = f"{product.n}, {dst_of(product.y.dst)}, {element_type(product.y.buffer)}"
+    return f"Product<{arguments}>{{{weight}, {bias}, {y}, {param}}}"
+
+
+def type_of(format: Format) -> str:
+    """The struct of formats.cuh that reads a format."""
+    return str(format).upper()
+
+
+def print_gemv(launch: GemvOp, printing: Printing) -> Sequence[Kernel]:
+    format, n, k, m = launch.format.data, launch.n.data, launch.k.data, launch.m.data
+    if m > GEMV_ROWS:
+        raise refuse(launch, f"it has {m} rows")
+    f32, quant = launch.f32 is not None, launch.quant is not None
+    if quant and not launch.target.dst.own:
+        raise refuse(launch, "it quantizes a result that is part of a buffer")
+    rows = rows_of(launch, printing, format=format, n=n, k=k, m=m, per_warp=launch.per_warp.data, f32=f32, quant=quant)
+    x = input_of(printing, launch.x, rows.words, k, launch.tail.data if launch.tail is not None else None)
+    product = product_of(printing, Product(launch.w, launch.target, n, launch.bias))
+    quantized = printing.writes_quantized("y", launch.y) if quant else ""
+    call = f"gemv<{type_of(format)}, {rows.shape}>({x}, QuantizedResult{{{quantized}}}, {product})"
+    return [rows.kernel("gemv", call, printing, ceil_div(n, rows.split.columns))]
+
+
+def print_gemm_parts(launch: GemmPartsOp, printing: Printing) -> Sequence[Kernel]:
+    format, k, m = launch.format.data, launch.k.data, launch.m.data
+    if m > GEMV_ROWS:
+        raise refuse(launch, f"it has {m} rows")
+    columns = launch.gemm_cols()
+    rows = rows_of(launch, printing, format=format, n=columns, k=k, m=m, per_warp=launch.per_warp.data)
+    x = input_of(printing, launch.x, rows.words, k, launch.tail.data if launch.tail is not None else None)
+    products = launch.each()
+    made = ", ".join(product_of(printing, product, str(i)) for i, product in enumerate(products))
+    call = f"gemv<{type_of(format)}, {rows.shape}>({x}, QuantizedResult{{}}, {made})"
+    blocks = sum(ceil_div(product.n, rows.split.columns) for product in products)
+    return [rows.kernel("gemv_parts", call, printing, blocks)]
+
+
+def print_gemv_glu(launch: GemvGluOp, printing: Printing) -> Sequence[Kernel]:
+    gate, up = launch.formats.data
+    n, k, m = launch.n.data, launch.k.data, launch.m.data
+    if m > GEMV_ROWS:
+        raise refuse(launch, f"it has {m} rows")
+    if gate.is_block != up.is_block or unit_values(gate) != unit_values(up):
+        raise refuse(launch, f"its weights are stored in formats read in different units, {gate} and {up}")
+    layout(up)
+    f32, quant = launch.f32 is not None, launch.quant is not None
+    rows = rows_of(launch, printing, format=gate, n=n, k=k, m=m, per_warp=launch.per_warp.data, f32=f32, quant=quant)
+    x = input_of(printing, launch.x, rows.words, k, launch.tail.data if launch.tail is not None else None)
+    act = activation_of(launch.act.data if launch.act is not None else Activation.SILU)
+    weights = f"{printing.weight('w_gate', launch.wg)}, {printing.weight('w_up', launch.wu)}"
+    biases = f"{printing.reads('bias_gate', launch.bg)}, {printing.reads('bias_up', launch.bu)}"
+    y = printing.writes("y", launch.out if f32 else None)
+    quantized = printing.writes_quantized("y", launch.out) if quant else ""
+    constants = f"{type_of(gate)}, {type_of(up)}, {rows.shape}, {constant(n)}, {act}"
+    call = f"gemv_glu<{constants}>({x}, {weights}, {biases}, {y}, QuantizedResult{{{quantized}}})"
+    return [rows.kernel("gemv_glu", call, printing, ceil_div(n, rows.split.columns))]
+
+
 PRINTERS: Printers = {
     QuantOp: print_quant,
+    GemvOp: print_gemv,
+    GemmPartsOp: print_gemm_parts,
+    GemvGluOp: print_gemv_glu,
 }

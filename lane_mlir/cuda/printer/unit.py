@@ -15,14 +15,14 @@ from xdsl.ir import SSAValue
 from xdsl.printer import Printer
 
 from lane_mlir.chips import CHIPS, DEFAULT_CHIP, Chip
-from lane_mlir.cuda.printer import products
-from lane_mlir.cuda.printer.kernel import Argument, Kernel, LaunchPrinter, Printers, Printing
-from lane_mlir.diagnostics import LaneError
+from lane_mlir.cuda.printer import norms, products
+from lane_mlir.cuda.printer.kernel import Argument, Kernel, LaunchPrinter, Printers, Printing, refuse
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, ViewOp, buffer_of
 from lane_mlir.dialects.tg import Numerics
 
 PRINTERS: Printers = {
     **products.PRINTERS,
+    **norms.PRINTERS,
 }
 """How each class of launch is printed."""
 
@@ -95,8 +95,7 @@ def print_launch(launch: LaunchOp, printing: Printing) -> Sequence[Kernel]:
 def printer_of(launch: LaunchOp) -> LaunchPrinter:
     printer = PRINTERS.get(type(launch))
     if printer is None:
-        written = ", ".join(f'"{buffer_of(value).label.data}"' for value in launch.writes())
-        raise LaneError(f"the CUDA target has no kernel for {launch.name} (writing {written})")
+        raise refuse(launch, "none is written for launches of its class")
     return printer
 
 

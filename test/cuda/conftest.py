@@ -1,0 +1,150 @@
+"""Running printed kernels on the host, by emulator/emulator.h: what the tests of kernels' arithmetic share."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from xdsl.ir import SSAValue
+
+from lane_mlir.cuda.layout import QuantizedForm
+from lane_mlir.cuda.printer import BufferArgument, Form, ScratchArgument, Unit, print_unit
+from lane_mlir.cuda.source import self_contained
+from lane_mlir.dialects.launch import BufferOp, DType, ScheduleOp, Touch, buffer_of
+from lane_mlir.dialects.tg import Numerics
+
+EMULATOR = Path(__file__).parent / "emulator" / "emulator.h"
+COMPILER = shutil.which("g++")
+
+NUMPY_TYPES = {DType.F32: np.float32, DType.I32: np.int32, DType.F16: np.float16, DType.BF16: np.uint16}
+"""Types in which the elements of plain buffers are kept; bf16 as its bits."""
+
+
+@dataclass
+class Memory:
+    """The arrays of a schedule's buffers, NaN where nothing was put: plain forms by buffer, quantized forms as bytes."""
+
+    words: int
+    plain: dict[BufferOp, np.ndarray] = field(default_factory=dict)
+    quantized: dict[BufferOp, np.ndarray] = field(default_factory=dict)
+    scratch: dict[object, np.ndarray] = field(default_factory=dict)
+
+    def plain_of(self, buffer: BufferOp) -> np.ndarray:
+        """The elements of a buffer, also of an alias."""
+        held, start, end = buffer.holder(Touch.PLAIN)
+        if held not in self.plain:
+            dtype = NUMPY_TYPES[held.dtype.data]
+            array = np.zeros(held.length, dtype)
+            array.view(np.uint8)[:] = 0xFF  # NaN, or -1
+            self.plain[held] = array
+        return self.plain[held][start:end]
+
+    def quantized_of(self, buffer: BufferOp) -> tuple[np.ndarray, QuantizedForm, int]:
+        """The bytes of the form, how they lie, and the element that the buffer begins with."""
+        held, start, _ = buffer.holder(Touch.QUANT)
+        form = QuantizedForm(held.length, self.words)
+        if held not in self.quantized:
+            # Scales are NaN; no int8 word says that it was not written.
+            self.quantized[held] = np.full(form.size, 0xFF, np.uint8)
+        return self.quantized[held], form, start
+
+    def quantized_values(self, buffer: BufferOp) -> np.ndarray:
+        """What the quantized form of a buffer is read back as."""
+        bytes, form, start = self.quantized_of(buffer)
+        blocks = buffer.length // 32
+        words_at, scales_at = form.words_at(start), form.scales_at(start)
+        q = bytes[words_at : words_at + blocks * 32 * self.words].view(np.int8).reshape(blocks, self.words, 32)
+        d = bytes[scales_at : scales_at + blocks * 4 * self.words].view(np.float32).reshape(blocks, self.words, 1)
+        return (q * d).sum(axis=1, dtype=np.float32).reshape(-1)
+
+    def address(self, argument: BufferArgument | ScratchArgument, launch: object) -> int:
+        if isinstance(argument, ScratchArgument):
+            key = (launch, argument.name)
+            if key not in self.scratch:
+                self.scratch[key] = np.full(argument.bytes, 0 if argument.zeroed else 0xFF, np.uint8)
+            return self.scratch[key].ctypes.data
+        buffer = buffer_of(argument.value)
+        if argument.form is Form.PLAIN:
+            return self.plain_of(buffer).ctypes.data
+        bytes, form, start = self.quantized_of(buffer)
+        at = form.words_at(start) if argument.form is Form.WORDS else form.scales_at(start)
+        return bytes.ctypes.data + at
+
+
+class Emulator:
+    """Compiles units for the host, each once, and runs schedules on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.libraries: dict[str, ctypes.CDLL] = {}
+
+    def run(self, schedule: ScheduleOp, memory: Memory, *, steps: int = 1) -> Unit:
+        """Run the kernels of a schedule on the memory of its buffers, as often as there are steps."""
+        unit = print_unit(schedule)
+        library = self.library(unit)
+        for _ in range(steps):
+            for use in unit.uses:
+                addresses = [memory.address(argument, use.launch) for argument in use.arguments]
+                kernel = use.kernel
+                array = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
+                getattr(library, f"run_{use.symbol}")(array, *kernel.grid, kernel.block, kernel.shared)
+        return unit
+
+    def library(self, unit: Unit) -> ctypes.CDLL:
+        entries: dict[str, str] = {}
+        for use in unit.uses:
+            arguments = ", ".join(f"({a.c_type}*)given[{i}]" for i, a in enumerate(use.arguments))
+            entries[use.symbol] = (
+                f'extern "C" void run_{use.symbol}(void** a, unsigned x, unsigned y, unsigned z, int block, int shared) '
+                f"{{ static void** given; given = a; "
+                f"emulator::launch([] {{ {use.symbol}({arguments}); }}, {{x, y, z}}, block, shared); }}"
+            )
+        return self.compiled(self_contained(unit.text, "step.cu") + "\n".join(entries.values()) + "\n")
+
+    def compiled(self, source: str) -> ctypes.CDLL:
+        """A unit of kernels and entries as a library."""
+        key = hashlib.sha256(source.encode() + EMULATOR.read_bytes()).hexdigest()[:24]
+        if key not in self.libraries:
+            library, file = self.folder / f"{key}.so", self.folder / f"{key}.cpp"
+            if not library.exists():
+                file.write_text(source)
+                part = self.folder / f"{key}.{os.getpid()}.part"
+                options = ["-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w"]
+                command = ["g++", *options, "-include", str(EMULATOR), str(file), "-o", str(part)]
+                made = subprocess.run(command, capture_output=True, text=True)
+                assert made.returncode == 0, made.stderr[:4000]
+                part.rename(library)
+            self.libraries[key] = ctypes.CDLL(str(library))
+        return self.libraries[key]
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """The emulator; LANE_EMULATOR_CACHE names a folder that keeps compiled units between runs."""
+    if COMPILER is None:
+        pytest.skip("kernels are emulated on the host by g++, which is not installed")
+    folder = os.environ.get("LANE_EMULATOR_CACHE")
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    yield Emulator(Path(folder) if folder is not None else tmp_path_factory.mktemp("emulator"))
+
+
+@pytest.fixture(scope="session")
+def new_memory() -> type[Memory]:
+    return Memory
+
+
+def words_of(numerics: Numerics) -> int:
+    return {Numerics.DEQUANT: 0, Numerics.INT8: 1, Numerics.TWO_PASS_INT8: 2}[numerics]
+
+
+def value_of(buffer: BufferOp) -> SSAValue:
+    return buffer.buffer

@@ -1,0 +1,233 @@
+"""Products by weights on emulated kernels, against eval's arithmetic of the same numerics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lane_mlir.cuda.layout import LAYOUTS
+from lane_mlir.cuda.repack import dequantize, repack
+from lane_mlir.dialects import launch
+from lane_mlir.dialects.launch import BufferOp, DType, Dst, Fill, Part, Product, Row, ScheduleOp, Tail, Target, YieldOp
+from lane_mlir.dialects.tg import Activation, Numerics, Precision, TargetAttr
+from lane_mlir.eval.elementwise import silu
+from lane_mlir.eval.numerics import activation_numerics, quantize, quantize_words
+from lane_mlir.formats import Format
+
+FORMATS = sorted(LAYOUTS)
+RELATIVE = 2e-6
+"""Of the largest result: sums of some hundred f32 products in another order."""
+
+
+def random_bytes(fmt: Format, rows: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    """A weight's bytes in the checkpoint: random codes and scales of about 1/16, so that results are of order 1."""
+    count = rows * k // fmt.values
+    if fmt is Format.F32:
+        return rng.standard_normal(rows * k).astype(np.float32).view(np.uint8)
+    if fmt is Format.F16:
+        return rng.standard_normal(rows * k).astype(np.float16).view(np.uint8)
+    if fmt is Format.BF16:
+        return (rng.standard_normal(rows * k).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    blocks = rng.integers(0, 256, (count, fmt.bytes), dtype=np.uint8)
+    if fmt is Format.MXFP4:
+        blocks[:, 0] = rng.integers(118, 126, count)
+        return blocks.reshape(-1)
+    places = {
+        Format.Q4_1: (0, 2), Format.Q5_1: (0, 2), Format.Q2_K: (80, 82), Format.Q3_K: (108,), Format.Q4_K: (0, 2),
+        Format.Q5_K: (0, 2), Format.Q6_K: (208,),
+    }.get(fmt, (0,))  # fmt: skip
+    for place in places:
+        scales = (rng.uniform(0.25, 1, count) / 64).astype(np.float16)
+        blocks[:, place : place + 2] = scales.view(np.uint8).reshape(count, 2)
+    return blocks.reshape(-1)
+
+
+class Bench:
+    """A schedule of one launch: its buffers by name, made as they are asked for, and their contents."""
+
+    def __init__(self, numerics: Numerics, new_memory: Any) -> None:
+        self.numerics = numerics
+        self.buffers: dict[str, BufferOp] = {}
+        self.rng = np.random.default_rng(7)
+        words = {Numerics.DEQUANT: 0, Numerics.INT8: 1, Numerics.TWO_PASS_INT8: 2}[numerics]
+        self.memory = new_memory(words)
+
+    def buffer(self, name: str, *shape: int, dtype: DType = DType.F32, fill: Fill = Fill.COMPUTED) -> Any:
+        if name not in self.buffers:
+            self.buffers[name] = BufferOp(name, shape, fill, dtype=dtype)
+        return self.buffers[name].buffer
+
+    def given(self, name: str, values: np.ndarray, dtype: DType = DType.F32) -> Any:
+        value = self.buffer(name, *values.shape, dtype=dtype)
+        self.memory.plain[self.buffers[name]] = np.ascontiguousarray(values).reshape(-1)
+        return value
+
+    def activation(self, name: str, rows: int, k: int) -> tuple[Any, np.ndarray]:
+        """An activation, in its quantized form too where the numerics has one."""
+        x = self.rng.standard_normal((rows, k)).astype(np.float32)
+        value = self.given(name, x)
+        words = quantize_words(x, self.numerics)
+        if words:
+            bytes, form, _ = self.memory.quantized_of(self.buffers[name])
+            q = np.stack([word.q.reshape(-1, 32) for word in words], axis=1)
+            d = np.stack([word.d.reshape(-1) for word in words], axis=1)
+            bytes[: form.scales_at(0)] = q.reshape(-1).view(np.uint8)
+            bytes[form.scales_at(0) :] = d.reshape(-1).view(np.uint8)
+        return value, x
+
+    def weight(self, name: str, fmt: Format, n: int, k: int) -> tuple[Any, np.ndarray]:
+        packed = repack(fmt, random_bytes(fmt, n, k, self.rng), n, k)
+        value = self.buffer(name, n, k)
+        self.memory.plain[self.buffers[name]] = packed.view(np.uint8)
+        return value, dequantize(fmt, packed, n, k)
+
+    def run(self, emulator: Any, *launches: launch.LaunchOp, steps: int = 1) -> str:
+        target = TargetAttr("h200", self.numerics, Precision.F16, Precision.F32)
+        ops = [*self.buffers.values(), *launches, YieldOp()]
+        return emulator.run(ScheduleOp("step", ops, target=target), self.memory, steps=steps).text
+
+    def plain(self, name: str) -> np.ndarray:
+        return self.memory.plain_of(self.buffers[name])
+
+    def quantized(self, name: str) -> np.ndarray:
+        return self.memory.quantized_values(self.buffers[name])
+
+    def product(self, x: np.ndarray, w: np.ndarray, fmt: Format) -> np.ndarray:
+        """x·wᵀ as the numerics takes x, in double precision."""
+        taken = quantize(x, activation_numerics(self.numerics, fmt))
+        return taken.astype(np.float64) @ w.astype(np.float64).T
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, relative: float = RELATIVE) -> None:
+    actual, expected = np.asarray(actual, np.float64).reshape(-1), np.asarray(expected).reshape(-1)
+    assert np.isfinite(actual).all()
+    assert np.abs(actual - expected).max() <= relative * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("numerics", list(Numerics))
+@pytest.mark.parametrize("m, k, per_warp", [(1, 768, 1), (1, 1280, 4), (3, 512, 2)])
+def test_product_by_every_format(emulator: Any, new_memory: Any, fmt: Format, numerics: Numerics, m: int, k: int, per_warp: int):
+    bench, n = Bench(numerics, new_memory), 45
+    x, values = bench.activation("x", m, k)
+    w, weights = bench.weight("w", fmt, n, k)
+    y = bench.buffer("y", m, n)
+    bench.run(emulator, launch.GemvOp(x, w, Target(y), format=fmt, k=k, n=n, m=m, per_warp=per_warp))
+    assert_close(bench.plain("y"), bench.product(values, weights, fmt))
+
+
+@pytest.mark.parametrize("numerics", list(Numerics))
+def test_sixteen_rows_in_tiles_of_columns(emulator: Any, new_memory: Any, numerics: Numerics):
+    """An activation beyond what shared memory holds at once is taken in several tiles."""
+    bench, n, k, m = Bench(numerics, new_memory), 8, 4352, 16
+    x, values = bench.activation("x", m, k)
+    w, weights = bench.weight("w", Format.Q8_0, n, k)
+    y = bench.buffer("y", m, n)
+    text = bench.run(emulator, launch.GemvOp(x, w, Target(y), format=Format.Q8_0, k=k, n=n, m=m, per_warp=2))
+    assert f".tile = {k}" not in text
+    assert_close(bench.plain("y"), bench.product(values, weights, Format.Q8_0))
+
+
+@pytest.mark.parametrize("numerics", list(Numerics))
+@pytest.mark.parametrize("per_warp", [1, 2, 4])
+def test_bias_and_quantized_result(emulator: Any, new_memory: Any, numerics: Numerics, per_warp: int):
+    bench, n, k, m = Bench(numerics, new_memory), 96, 256, 2
+    x, values = bench.activation("x", m, k)
+    w, weights = bench.weight("w", Format.Q4_1, n, k)
+    bias = bench.rng.standard_normal(n).astype(np.float32)
+    quant = numerics is not Numerics.DEQUANT
+    bench.run(
+        emulator,
+        launch.GemvOp(
+            x, w, Target(bench.buffer("y", m, n)), bias=bench.given("bias", bias),
+            format=Format.Q4_1, k=k, n=n, m=m, per_warp=per_warp, quant=quant,
+        ),
+    )  # fmt: skip
+    y = bench.plain("y").reshape(m, n)
+    assert_close(y, bench.product(values, weights, Format.Q4_1) + bias)
+    if quant:
+        assert np.array_equal(bench.quantized("y"), quantize(y, numerics).reshape(-1))
+
+
+@pytest.mark.parametrize("numerics", [Numerics.INT8, Numerics.DEQUANT])
+def test_parts_land_in_a_cache_row_and_in_units(emulator: Any, new_memory: Any, numerics: Numerics):
+    bench, k, m = Bench(numerics, new_memory), 256, 2
+    x, values = bench.activation("x", m, k)
+    (wq, q), (wk, kk), (wv, v) = (bench.weight(n, Format.Q4_K, rows, k) for n, rows in (("wq", 64), ("wk", 33), ("wv", 32)))
+    bias = bench.rng.standard_normal(33).astype(np.float32)
+    position = bench.given("pos", np.array([3], np.int32), DType.I32)
+    cache = bench.given("kc", np.full((8, 33), 7, np.float16), DType.F16)
+    wide = bench.given("wide", np.zeros((m, 50), np.float32))
+    bench.run(
+        emulator,
+        launch.GemmPartsOp(
+            x,
+            [
+                Product(wq, Target(bench.buffer("q", m, 64)), 64),
+                Product(wk, Target(cache, position, Dst(row=Row(33))), 33, bench.given("bias", bias)),
+                Product(wv, Target(wide, None, Dst(unit=Part(50, 10))), 32),
+            ],
+            format=Format.Q4_K, k=k, m=m, per_warp=2,
+        ),
+    )  # fmt: skip
+    assert_close(bench.plain("q"), bench.product(values, q, Format.Q4_K))
+    rows = bench.plain("kc").reshape(8, 33)
+    expected = bench.product(values, kk, Format.Q4_K) + bias
+    assert_close(rows[3:5], expected, 2.0**-11)  # rounded to f16
+    assert (rows[:3] == 7).all()
+    assert (rows[5:] == 7).all()
+    landed = bench.plain("wide").reshape(m, 50)
+    assert_close(landed[:, 10:42], bench.product(values, v, Format.Q4_K))
+    assert (landed[:, :10] == 0).all()
+    assert (landed[:, 42:] == 0).all()
+
+
+@pytest.mark.parametrize("numerics", list(Numerics))
+@pytest.mark.parametrize("m, per_warp", [(1, 1), (2, 4)])
+def test_gated_pair(emulator: Any, new_memory: Any, numerics: Numerics, m: int, per_warp: int):
+    bench, n, k = Bench(numerics, new_memory), 64, 512
+    x, values = bench.activation("x", m, k)
+    (wg, gate), (wu, up) = bench.weight("wg", Format.Q4_K, n, k), bench.weight("wu", Format.Q6_K, n, k)
+    bg, bu = (bench.rng.standard_normal(n).astype(np.float32) for _ in range(2))
+    quant = numerics is not Numerics.DEQUANT
+    bench.run(
+        emulator,
+        launch.GemvGluOp(
+            x, wg, wu, bench.buffer("h", m, n), formats=(Format.Q4_K, Format.Q6_K), k=k, n=n, m=m, per_warp=per_warp,
+            biases=(bench.given("bg", bg), bench.given("bu", bu)), act=Activation.SILU, f32=True, quant=quant,
+        ),
+    )  # fmt: skip
+    h = bench.plain("h").reshape(m, n)
+    gated = bench.product(values, gate, Format.Q4_K) + bg
+    assert_close(h, silu(gated) * (bench.product(values, up, Format.Q6_K) + bu))
+    if quant:
+        assert np.array_equal(bench.quantized("h"), quantize(h, numerics).reshape(-1))
+
+
+def test_only_the_rows_of_a_tail_are_computed(emulator: Any, new_memory: Any):
+    bench, n, k = Bench(Numerics.INT8, new_memory), 32, 256
+    x, values = bench.activation("x", 5, k)
+    w, weights = bench.weight("w", Format.Q8_0, n, k)
+    y = bench.buffer("y", 1, n)
+    bench.run(emulator, launch.GemvOp(x, w, Target(y), format=Format.Q8_0, k=k, n=n, m=1, tail=Tail(4, 5)))
+    assert_close(bench.plain("y"), bench.product(values, weights, Format.Q8_0)[4:])
+
+
+@pytest.mark.parametrize("numerics", [Numerics.INT8, Numerics.TWO_PASS_INT8])
+@pytest.mark.parametrize("kind", ["random", "tiny", "large", "zero", "infinite"])
+def test_quantization_is_that_of_eval(emulator: Any, new_memory: Any, numerics: Numerics, kind: str):
+    bench, n = Bench(numerics, new_memory), 352
+    x = bench.rng.standard_normal(n).astype(np.float32)
+    x = {"random": x, "tiny": x * np.float32(1e-37), "large": np.full(n, 2048, np.float32), "zero": x * 0, "infinite": x}[kind]
+    if kind == "infinite":
+        x[5], x[40], x[70] = np.inf, np.nan, 1e38
+    bench.run(emulator, launch.QuantOp(bench.given("x", x), n=n))
+    words = quantize_words(x.reshape(1, n), numerics)
+    bytes, form, _ = bench.memory.quantized_of(bench.buffers["x"])
+    q = bytes[: form.scales_at(0)].view(np.int8).reshape(-1, len(words), 32)
+    d = bytes[form.scales_at(0) :].view(np.float32).reshape(-1, len(words))
+    for i, word in enumerate(words):
+        assert np.array_equal(q[:, i].reshape(-1), word.q.reshape(-1))
+        assert np.array_equal(d[:, i], word.d.reshape(-1), equal_nan=True)
