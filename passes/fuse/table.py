@@ -112,6 +112,11 @@ def rule_names() -> Sequence[str]:
     return (*(rule for rule in RULES if rule in _IMPLEMENTED or rule in ON_LAUNCHES), FUSED_QUANT)
 
 
+def rule_class(rule: str) -> type[FusionRule]:
+    """The class of a rule that rewrites the graph."""
+    return _IMPLEMENTED[rule]
+
+
 def steps() -> Sequence[str]:
     """
     Every step of a compilation in the order it runs: the rules, the numerics fold, the late rules, the closing rule.
