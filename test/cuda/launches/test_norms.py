@@ -96,13 +96,11 @@ def test_tiny_rows_stay_finite(compare: Any, out: Any):
 def test_l2_norm(compare: Any, random: Any, out: Any, cols: int):
     x = random(4, cols)
     x[1] = 0
-    compare(
-        f"launch.l2_norm %x into %y (rows = 4, cols = {cols}) eps = 1.0e-06", x=x, y=out((4, cols))
-    ).check()
+    compare(f"launch.l2_norm %x into %y (rows = 4, cols = {cols}) eps = 1.0e-06", x=x, y=out((4, cols))).check()
 
 
 def test_what_is_quantized_apart_from_where_it_lands_is_refused(compare: Any, random: Any, out: Any):
-    with pytest.raises(LaneError, match="no kernel for launch.norm that writes .* quantizes rows of 24 values"):
+    with pytest.raises(LaneError, match=r"no kernel for launch.norm that writes .* quantizes rows of 24 values"):
         compare(
             "launch.norm %x weight %w out %y into %u every 48 from 0 (rows = 4, cols = 24) eps = 1.0e-05 f32 quant",
             "int8", x=random(4, 24), w=random(24), y=out((4, 24)), u=np.zeros((4, 48), np.float32),
