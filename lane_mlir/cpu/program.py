@@ -59,12 +59,15 @@ class CpuProgram:
         """
         Set the tokens that the next run takes, those of the first sequence first.
 
-        Raises: LaneError for another number of them than the step has rows, and for one outside the vocabulary.
+        Raises: LaneError for another number of them than the step has rows, for one outside the vocabulary, and for
+        what is no whole number.
         """
         given = np.asarray(tokens).reshape(-1)
         rows = sum(op.length for op in self._tokens)
         if len(given) != rows:
             raise LaneError(f"{len(given)} tokens are given to a step of {rows} rows")
+        if given.dtype.kind not in "iu":
+            raise LaneError(f"tokens are given as {given.dtype}, expected whole numbers")
         start = 0
         for op in self._tokens:
             part = given[start : start + op.length]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.cpu import CpuProgram, Memory, run_schedule
-from lane_mlir.dialects.launch import ScheduleOp
+from lane_mlir.diagnostics import LaneError
+from lane_mlir.dialects.launch import ScheduleOp, StoredTensor, TensorAttr
 from lane_mlir.eval import CheckpointWeights, make_arguments, run_step
 from lane_mlir.eval.step import the_step
 from lane_mlir.runtime.compilation import Recipe, make_target, schedules
@@ -91,6 +92,17 @@ def reference(oracle: dict[str, NDArray[Any]], long: bool) -> tuple[list[int], N
     suffix = "_long" if long else ""
     exact = f"logits_dequant{suffix}"
     return oracle[f"tokens{suffix}"].tolist(), oracle[exact if exact in oracle else f"logits_step{suffix}"]
+
+
+def test_rows_of_a_table_are_dequantized_alone(checkpoint: Checkpoint):
+    tensor = checkpoint.tensor("token_embd.weight")
+    table = TensorAttr(StoredTensor(tensor.name, tensor.format))
+    rows = Memory(checkpoint).rows(table, tensor.shape)
+    index = np.array([5, 127, 0, 5], np.int32)
+    np.testing.assert_array_equal(rows(index), tensor.values()[index])
+    for wrong in (-1, 128):
+        with pytest.raises(LaneError, match=f"index {wrong} of row 1 is not one of the table's 128 rows"):
+            rows(np.array([0, wrong], np.int32))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 16, 17, 64])

@@ -144,11 +144,12 @@ def test_memory_of_computed_buffers_does_not_matter(memory: Memory):
         ([6], "token 6 of row 0 is not within the vocabulary of 6 tokens"),
         ([-1], "token -1 of row 0 is not within the vocabulary of 6 tokens"),
         ([2**40], f"token {2**40} of row 0 is not within the vocabulary of 6 tokens"),
+        ([0.5], "tokens are given as float64, expected whole numbers"),
         ([1, 2], "2 tokens are given to a step of 1 rows"),
         ([], "0 tokens are given to a step of 1 rows"),
     ],
 )
-def test_wrong_tokens_are_refused_and_not_set(memory: Memory, tokens: list[int], message: str):
+def test_wrong_tokens_are_refused_and_not_set(memory: Memory, tokens: list[float], message: str):
     program = CpuProgram(toy(), memory)
     program.set_tokens([5])
     with pytest.raises(LaneError, match=re.escape(message)):

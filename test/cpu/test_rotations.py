@@ -150,3 +150,26 @@ def test_a_position_without_a_table_row_is_refused_before_anything_runs(
     with pytest.raises(LaneError, match=f"position {position} with 2 rows is not within the context of 10 positions"):
         got.program.run()
     np.testing.assert_array_equal(got.values("x"), before)
+
+
+@pytest.mark.parametrize("lengths", [(4, 10), (10, 4)])
+def test_the_shortest_table_limits_the_position(
+    bench: Any, random: Random, weight: Any, out: Any, lengths: tuple[int, int]
+):
+    (ca, sa), (cb, sb) = (tables(length, 4) for length in lengths)
+    got = bench(
+        """launch.rope %x by %ca, %sa at %pos into %y pairing half (heads = 2, per_row = 1, hd = 8, half = 4)
+        launch.rope %x by %cb, %sb at %pos into %z pairing half (heads = 2, per_row = 2, hd = 8, half = 4)""",
+        x=random(2, 8),
+        ca=weight(ca),
+        sa=weight(sa),
+        cb=weight(cb),
+        sb=weight(sb),
+        pos=np.array([2], np.int32),
+        y=out((2, 8)),
+        z=out((2, 8)),
+    )
+    got.run()
+    got.program.buffers.plain(got.buffer("pos").buffer)[0] = 4
+    with pytest.raises(LaneError, match="is not within the context of 4 positions"):
+        got.program.run()
