@@ -31,6 +31,9 @@ from lane_mlir.formats import Format
 PLANE_ALIGNMENT = 256
 """Bytes to whose multiples planes begin."""
 
+MAX_PLANES = 4
+"""Planes of a format at most."""
+
 QBLOCK = 32
 """Values that share a scale in a quantized activation."""
 
