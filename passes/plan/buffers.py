@@ -89,9 +89,12 @@ def _mark(buffer: BufferOp, form: Touch) -> None:
 
 
 def drop_unused(schedule: ScheduleOp) -> None:
-    """Remove the buffers that nothing uses, aliases before what they are aliases of."""
+    """
+    Remove the buffers that nothing uses, aliases before what they are aliases of. Parameters and state stay: they are
+    the step's arguments, in order.
+    """
     for buffer in reversed(schedule.buffers()):
-        if not buffer.buffer.uses:
+        if not buffer.buffer.uses and buffer.fill.data not in (Fill.PARAM, Fill.ZERO):
             buffer.detach()
             buffer.erase()
 
