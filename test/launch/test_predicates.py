@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable
 import pytest
 from xdsl.ir import SSAValue
 
-from lane_mlir.cuda.kernels.gemm import GEMM_BLK_TILE_M
+from lane_mlir.cuda.kernels.delta import delta_chunks_take
+from lane_mlir.cuda.kernels.gemm import GEMM_BLK_TILE_M, GEMM_TILE_N, gemm_blk_rows
+from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, Touch, buffer_of
 from lane_mlir.dialects.tg import Numerics
+from lane_mlir.formats import Format
 
 DEQUANT, INT8, TWO_PASS = Numerics.DEQUANT, Numerics.INT8, Numerics.TWO_PASS_INT8
 PLAIN, QUANT = Touch.PLAIN, Touch.QUANT
@@ -87,7 +90,8 @@ def gemv_f32(m: int = 17, k: int = 64, place: str = "") -> str:
     return f"launch.gemv_f32 %x:{m * k} by %w:{8 * k} into %y:{size}{place} (k = {k}, n = 8, m = {m})"
 
 
-Q8, BATCH = "q8_0, q8_0", " f32 batch"
+BATCH = " f32 batch"
+MMA = GEMV_MMA_MIN_ROWS
 
 
 @pytest.mark.parametrize(
@@ -121,26 +125,26 @@ def test_on_tensor_cores(launch: Launch, text: str, numerics: Numerics, expected
 @pytest.mark.parametrize(
     ("text", "numerics", "expected"),
     [
-        (gemv(m=8, tail=BATCH), INT8, True),
-        (gemv(m=8, tail=BATCH), DEQUANT, False),
-        (gemv(m=7, tail=BATCH), INT8, False),
-        (gemv(m=8), INT8, False),
-        (gemv(m=8, n=12, tail=BATCH), INT8, False),
-        (gemv(m=8, k=48, tail=BATCH), INT8, False),
-        (gemv(m=8, fmt="q4_0", tail=BATCH), INT8, False),
-        (gemv(m=8, tail=" f32 quant batch"), INT8, False),
-        (gemv(m=8, tail=" quant batch"), INT8, False),
-        (gemm_parts(m=8, tail=" batch"), TWO_PASS, True),
-        (gemm_parts(m=7, tail=" batch"), INT8, False),
-        (gemm_parts(m=8, n=12, tail=" batch"), INT8, False),
-        (gemm_parts(m=8, k=48, tail=" batch"), INT8, False),
-        (gemm_parts(m=8, fmt="q5_0", tail=" batch"), INT8, False),
-        (gemm_parts(m=8), INT8, False),
-        (glu(m=8, tail=BATCH), INT8, True),
-        (glu(m=8, tail=" quant batch"), INT8, True),
-        (glu(m=8, n=40, tail=BATCH), INT8, False),
-        (glu(m=8, fmts="q8_0, q4_0", tail=BATCH), INT8, False),
-        (moe(rows=8, tail=" batch"), INT8, False),
+        (gemv(m=MMA, tail=BATCH), INT8, True),
+        (gemv(m=MMA, tail=BATCH), DEQUANT, False),
+        (gemv(m=MMA - 1, tail=BATCH), INT8, False),
+        (gemv(m=MMA), INT8, False),
+        (gemv(m=MMA, n=12, tail=BATCH), INT8, False),
+        (gemv(m=MMA, k=48, tail=BATCH), INT8, False),
+        (gemv(m=MMA, fmt="q4_0", tail=BATCH), INT8, False),
+        (gemv(m=MMA, tail=" f32 quant batch"), INT8, False),
+        (gemv(m=MMA, tail=" quant batch"), INT8, False),
+        (gemm_parts(m=MMA, tail=" batch"), TWO_PASS, True),
+        (gemm_parts(m=MMA - 1, tail=" batch"), INT8, False),
+        (gemm_parts(m=MMA, n=12, tail=" batch"), INT8, False),
+        (gemm_parts(m=MMA, k=48, tail=" batch"), INT8, False),
+        (gemm_parts(m=MMA, fmt="q5_0", tail=" batch"), INT8, False),
+        (gemm_parts(m=MMA), INT8, False),
+        (glu(m=MMA, tail=BATCH), INT8, True),
+        (glu(m=MMA, tail=" quant batch"), INT8, True),
+        (glu(m=MMA, n=40, tail=BATCH), INT8, False),
+        (glu(m=MMA, fmts="q8_0, q4_0", tail=BATCH), INT8, False),
+        (moe(rows=MMA, tail=" batch"), INT8, False),
     ],
 )
 def test_batch_on_tensor_cores(launch: Launch, text: str, numerics: Numerics, expected: bool) -> None:
@@ -242,9 +246,7 @@ def test_heads_in_tiles(launch: Launch, value: Value, text: str, numerics: Numer
         (delta(), INT8, True),
         (delta(), DEQUANT, False),
         (delta(rows=16), INT8, False),
-        (delta(d=128), INT8, True),
-        (delta(d=72), INT8, False),
-        (delta(d=144), INT8, False),
+        *((delta(d=d), TWO_PASS, delta_chunks_take(d)) for d in (16, 72, 128, 144, 1024)),
     ],
 )
 def test_delta_in_chunks(launch: Launch, text: str, numerics: Numerics, expected: bool) -> None:
@@ -283,18 +285,26 @@ def test_pairs_gate_and_up(launch: Launch, text: str, expected: bool) -> None:
 
 
 def test_tiles_of_products(launch: Launch) -> None:
-    assert launch(gemv(n=129, k=32)).gemm_cols() == 129
-    assert launch(gemv(n=128)).gemm_tiles_wide() == 1
-    assert launch(gemv(n=129)).gemm_tiles_wide() == 2
-    assert launch(gemm_parts(n=43)).gemm_cols() == 129
-    assert launch(gemm_parts(n=43)).gemm_tiles_wide() == 2
+    wide = GEMM_TILE_N
+    assert launch(gemv(n=wide)).gemm_cols() == wide
+    assert launch(gemv(n=wide)).gemm_tiles_wide() == 1
+    assert launch(gemv(n=wide + 1)).gemm_tiles_wide() == 2
+    # The columns of products side by side count together.
+    assert launch(gemm_parts(n=wide // 2)).gemm_cols() == wide // 2 * 3
+    assert launch(gemm_parts(n=wide // 2)).gemm_tiles_wide() == 2
     # A gated pair has a tile's columns half and half.
-    assert launch(glu(n=64)).gemm_tiles_wide() == 1
-    assert launch(glu(n=65)).gemm_tiles_wide() == 2
-    assert launch(glu(n=65)).gemm_cols() == 0
-    assert launch(gemv()).gemm_rows(INT8) == 128
-    assert launch(gemv()).gemm_rows(TWO_PASS) == 64
-    assert launch(gemv(fmt="iq4_xs", k=256)).gemm_rows(INT8) == 64
+    assert launch(glu(n=wide // 2)).gemm_tiles_wide() == 1
+    assert launch(glu(n=wide // 2 + 1)).gemm_tiles_wide() == 2
+    assert launch(glu(n=wide)).gemm_cols() == 0
+
+
+def test_rows_of_tiles(launch: Launch) -> None:
+    formats = (Format.Q8_0, Format.IQ4_XS)
+    for text in (gemv, gemm_parts):
+        ops = [launch(text(fmt=str(f), k=256)) for f in formats]
+        assert [op.gemm_rows(INT8) for op in ops] == [gemm_blk_rows(f, False) for f in formats]
+        assert [op.gemm_rows(TWO_PASS) for op in ops] == [gemm_blk_rows(f, True) for f in formats]
+    assert launch(glu(fmts="iq4_xs, q8_0", k=256)).gemm_rows(INT8) == gemm_blk_rows(Format.IQ4_XS, False)
     assert launch(moe()).gemm_rows(TWO_PASS) == GEMM_BLK_TILE_M
 
 
