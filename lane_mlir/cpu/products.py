@@ -142,18 +142,19 @@ def bind_head_gemv(op: HeadGemvOp, buffers: Buffers) -> Run:
     shared, part = op.shared is not None, op.part.data if op.part is not None else None
     x = units(buffers.plain(op.x), m if shared else m * heads, a, part)
     x = x if shared else x.reshape(m, heads, a)
-    w = buffers.values(op.w).reshape(heads, b, a)
+    transposed = op.transposed is not None
+    w = buffers.values(op.w).reshape(heads, a, b) if transposed else buffers.values(op.w).reshape(heads, b, a)
     count, width = (m, heads * b) if op.rows_out is not None else (m * heads, b)
     if op.upto is None or op.step is None:
         source, store = read(x), store_at(buffers, op.target, count, width)
-        return lambda: store(head_matmul(source(), w, shared))
+        return lambda: store(head_matmul(source(), w, shared, transposed))
     place, position, step = fixed_place(buffers, op.target, count, width), buffers.position(op.upto), op.step.data
     if place is None:
         refuse(op, "cannot compute rows up to a position and set them at another (upto, with a row parameter)")
 
     def run_up_to() -> None:
         rows = min(m, position() + step)
-        y = head_matmul(x[:rows].astype(np.float32), w, shared)
+        y = head_matmul(x[:rows].astype(np.float32), w, shared, transposed)
         place[: rows * count // m] = y.reshape(-1, width)
 
     return run_up_to

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from xdsl.dialects.builtin import DictionaryAttr, IntegerType, MemRefType, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.utils.hints import isa
 
 from lane_mlir.chips import Chip, chip
@@ -21,10 +21,14 @@ from lane_mlir.dialects.launch import (
     StoredTensor,
     Target,
     TensorAttr,
+    Touch,
+    buffer_of,
 )
 from lane_mlir.dialects.tg import (
     ArgAttr,
+    ArgumentKind,
     ConstantOp,
+    FusedOp,
     Numerics,
     RopeTableOp,
     TargetAttr,
@@ -55,6 +59,8 @@ class Judge:
         self.target = target
         self.chip: Chip = chip(target.chip.data)
         self.numerics: Numerics = target.numerics.data
+        self.rows: int = 1
+        """Tokens of the step: the rows of its activations."""
         self.buffers: list[BufferOp] = []
         """The buffers made so far, in order."""
         self._of: dict[SSAValue, SSAValue] = {}
@@ -62,6 +68,9 @@ class Judge:
         self._names: dict[str, int] = {}
         self._scope = Scope(func)
         self._arguments: Mapping[SSAValue, StepArgument] = {a.value: a for a in arguments(func)}
+        for argument in self._arguments.values():
+            if argument.kind is ArgumentKind.TOKEN:
+                self.rows = shape_of(argument.value)[0]
 
     def check(self, op: Operation) -> None:
         """Raises Refusal if no kernel runs an op whole."""
@@ -79,11 +88,26 @@ class Judge:
         from lane_mlir.passes.link.table import linker_of
 
         self._scope = scope = Scope(op)
+        known = len(self._values)
         launch = linker_of(op)(self, op, scope)
+        if isinstance(op, FusedOp):
+            self._check_whole(op, launch, self._values[known:])
         launch.properties["covers"] = NumbersAttr(covers(op))
         launch.properties["rules"] = NamesAttr(rules_of(op))
         launch.location = op.location
         return launch
+
+    def _check_whole(self, op: FusedOp, launch: LaunchOp, values: Sequence[SSAValue]) -> None:
+        """Refuse a launch that leaves out a result of the op, or that reads a value inside it which nothing writes."""
+        written = {_holder(buffer) for buffer in launch.writes()}
+        for result in (*op.outputs, *op.memory_writes()):
+            if result not in self._of or _holder(self._of[result]) not in written:
+                raise Refusal(f"the launch would not write {_named(result)}")
+        read = set(launch.reads())
+        for value in values:
+            inside = isinstance(value.owner, Operation) and value.owner is not op and op.is_ancestor(value.owner)
+            if inside and self._of[value] in read and _holder(self._of[value]) not in written:
+                raise Refusal(f"the launch would read {_named(value)}, which it does not write")
 
     def link_part(self, part: Operation, scope: Scope) -> LaunchOp:
         """The launch of one part of the op that is being linked, in a fold with others. Raises Refusal."""
@@ -167,6 +191,23 @@ class Judge:
         )
         self._put(self._scope.canonical(value), self._keep(made))
         return made.buffer
+
+
+def _holder(buffer: SSAValue) -> SSAValue:
+    """What has the elements of a buffer: itself, or what it is an alias of."""
+    return buffer_of(buffer).holder(Touch.PLAIN)[0].buffer
+
+
+def _named(value: SSAValue) -> str:
+    """A value as a reason names it, by what computes it."""
+    if not isinstance(value, OpResult):
+        return f"%{value.name_hint or '?'}"
+    op = value.owner
+    while isinstance(op, FusedOp):
+        inner = op.yielded[op.results.index(value)]
+        assert isinstance(inner, OpResult)
+        value, op = inner, inner.owner
+    return f"the result of {describe(op)}"
 
 
 def _table(value: SSAValue) -> str:

@@ -182,5 +182,5 @@ def head_gemv_launch(judge: Judge, op: tg.HeadMatmulOp, y: Target, scope: Scope)
         part=part,
         shared=op.shared is not None,
         transposed=op.transposed is not None,
-        upto=None if op.upto is None else (judge.buffer(op.upto), rows),
+        upto=None if op.upto is None else (judge.buffer(op.upto), judge.rows),
     )
