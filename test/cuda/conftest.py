@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,14 +126,14 @@ class Emulator:
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     """The emulator; LANE_EMULATOR_CACHE names a folder that keeps compiled units between runs."""
     if COMPILER is None:
         pytest.skip("kernels are emulated on the host by g++, which is not installed")
     folder = os.environ.get("LANE_EMULATOR_CACHE")
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
-    yield Emulator(Path(folder) if folder is not None else tmp_path_factory.mktemp("emulator"))
+    return Emulator(Path(folder) if folder is not None else tmp_path_factory.mktemp("emulator"))
 
 
 @pytest.fixture(scope="session")

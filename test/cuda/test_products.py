@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from xdsl.dialects.builtin import UnitAttr
 
 from lane_mlir.cuda.layout import LAYOUTS
 from lane_mlir.cuda.repack import dequantize, repack
 from lane_mlir.dialects import launch
-from lane_mlir.dialects.launch import BufferOp, DType, Dst, Fill, Part, Product, Row, ScheduleOp, Tail, Target, YieldOp
+from lane_mlir.dialects.launch import BufferOp, Dst, DType, Fill, Part, Product, Row, ScheduleOp, Tail, Target, YieldOp
 from lane_mlir.dialects.tg import Activation, Numerics, Precision, TargetAttr
 from lane_mlir.eval.elementwise import silu
 from lane_mlir.eval.numerics import activation_numerics, quantize, quantize_words
@@ -106,16 +107,69 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, relative: float = REL
     assert np.abs(actual - expected).max() <= relative * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("numerics", list(Numerics))
-@pytest.mark.parametrize("m, k, per_warp", [(1, 768, 1), (1, 1280, 4), (3, 512, 2)])
-def test_product_by_every_format(emulator: Any, new_memory: Any, fmt: Format, numerics: Numerics, m: int, k: int, per_warp: int):
-    bench, n = Bench(numerics, new_memory), 45
+@pytest.mark.parametrize("m, k, per_warp", [(1, 1280, 4), (3, 768, 2)])
+def test_product_by_every_format(emulator: Any, new_memory: Any, numerics: Numerics, m: int, k: int, per_warp: int):
+    """All in one unit, which compiles in the time of a few alone."""
+    bench, n, launches, expected = Bench(numerics, new_memory), 45, [], {}
     x, values = bench.activation("x", m, k)
-    w, weights = bench.weight("w", fmt, n, k)
-    y = bench.buffer("y", m, n)
-    bench.run(emulator, launch.GemvOp(x, w, Target(y), format=fmt, k=k, n=n, m=m, per_warp=per_warp))
-    assert_close(bench.plain("y"), bench.product(values, weights, fmt))
+    for fmt in FORMATS:
+        w, weights = bench.weight(f"w.{fmt}", fmt, n, k)
+        y = Target(bench.buffer(f"y.{fmt}", m, n))
+        launches.append(launch.GemvOp(x, w, y, format=fmt, k=k, n=n, m=m, per_warp=per_warp))
+        expected[f"y.{fmt}"] = bench.product(values, weights, fmt)
+    bench.run(emulator, *launches)
+    for name, product in expected.items():
+        assert_close(bench.plain(name), product)
+
+
+@pytest.mark.parametrize("k, splits", [(100, 1), (1056, 4)])
+def test_plain_weights_stored_transposed(emulator: Any, new_memory: Any, k: int, splits: int):
+    bench, n, m = Bench(Numerics.INT8, new_memory), 19, 2
+    x, w, bias = (bench.rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k), (n,)))
+    weight = BufferOp("w", (n, k), Fill.CONSTANT, constant=UnitAttr(), transposed=True)
+    bench.buffers["w"] = weight
+    bench.memory.plain[weight] = np.ascontiguousarray(w.T).reshape(-1)
+    y, given = Target(bench.buffer("y", m, n)), bench.given("bias", bias)
+    bench.run(emulator, launch.GemvF32Op(bench.given("x", x), weight.buffer, y, bias=given, k=k, n=n, m=m, split=splits))
+    assert_close(bench.plain("y"), x.astype(np.float64) @ w.T + bias)
+
+
+@pytest.mark.parametrize("shared, part", [(False, None), (False, Part(100, 4)), (False, Part(99, 3)), (True, None)])
+def test_products_by_each_heads_weight(emulator: Any, new_memory: Any, shared: bool, part: Part | None):
+    """19 rows are more than a block takes; they land in units."""
+    bench, m, heads, a, b = Bench(Numerics.INT8, new_memory), 19, 3, 64, 40
+    units = m if shared else m * heads
+    x = bench.rng.standard_normal((units, part.pitch if part else a)).astype(np.float32)
+    w, weights = bench.weight("w", Format.Q8_0, heads * b, a)
+    y = bench.given("y", np.zeros((m * heads, 50), np.float32))
+    bench.run(
+        emulator,
+        launch.HeadGemvOp(
+            bench.given("x", x), w, Target(y, None, Dst(unit=Part(50, 6))),
+            format=Format.Q8_0, m=m, heads=heads, a=a, b=b, shared=shared, part=part,
+        ),
+    )  # fmt: skip
+    taken = x[:, part.offset : part.offset + a] if part else x
+    per_head = np.repeat(taken[:, None], heads, 1) if shared else taken.reshape(m, heads, a)
+    expected = np.einsum("rhi,hji->rhj", per_head.astype(np.float64), weights.reshape(heads, b, a))
+    landed = bench.plain("y").reshape(m, heads, 50)
+    assert_close(landed[:, :, 6:46], expected)
+    assert (landed[:, :, :6] == 0).all()
+    assert (landed[:, :, 46:] == 0).all()
+
+
+def test_rows_past_the_position_are_not_computed(emulator: Any, new_memory: Any):
+    bench, m, heads, a, b = Bench(Numerics.INT8, new_memory), 48, 1, 64, 32
+    x = bench.rng.standard_normal((m, a)).astype(np.float32)
+    w, weights = bench.weight("w", Format.F16, heads * b, a)
+    position = bench.given("pos", np.array([14], np.int32), DType.I32)
+    y = Target(bench.buffer("y", m, b))
+    op = launch.HeadGemvOp(bench.given("x", x), w, y, format=Format.F16, m=m, heads=heads, a=a, b=b, upto=(position, 2))
+    bench.run(emulator, op)
+    landed = bench.plain("y").reshape(m, b)
+    assert_close(landed[:16], x[:16].astype(np.float64) @ weights.T)
+    assert np.isnan(landed[16:]).all()
 
 
 @pytest.mark.parametrize("numerics", list(Numerics))

@@ -24,11 +24,11 @@ struct GemvShape {
   int words = 1;      // int8 words of an activation; 0: f32
   int lanes = 32;     // lanes that share rows of the weight
   int rows = 1;       // rows of the weight that they share
-  int warps = 8;      // of a block
-  int depth = 1;      // steps that are loaded ahead
+  int warps = 8;      int depth = 1;      // steps that are loaded ahead
   int tile = 0;       // columns of the activation that are in shared memory at once
   bool quant = false; // the result is (also) written quantized
   bool f32 = true;    // the result is (also) written as f32
+  bool aligned = true; // rows of an f32 activation begin at multiples of 16 bytes
 
   LANE_CONSTANT int threads() const { return warps * WARP; }
   // Output columns of a block.
@@ -40,6 +40,8 @@ struct GemvInput {
   const i8* words;
   const float* scales;
   const float* values;
+  i64 pitch = 0;     // values from one row to the next; 0: the rows lie side by side
+  int rows = 1 << 30; // that there are, if fewer than the kernel's; the others are 0
 };
 
 // ---- The activation in shared memory. ----
@@ -100,12 +102,19 @@ struct SharedValues {
 
   static LANE_DEVICE float4* quads() { return reinterpret_cast<float4*>(shared_memory); }
 
+  static LANE_DEVICE float4 load_quad(const float* p) {
+    if constexpr (S.aligned) return *reinterpret_cast<const float4*>(p);
+    return {p[0], p[1], p[2], p[3]};
+  }
+
   static LANE_DEVICE void stage(const GemvInput& x, int first) {
     int count = min_of(S.tile, S.k - first) / 4;
     for (int row = 0; row < S.m; row++) {
-      const float4* from = reinterpret_cast<const float4*>(x.values + static_cast<i64>(row) * S.k + first);
+      const float* from = x.values + row * (x.pitch != 0 ? x.pitch : S.k) + first;
       for (int at = threadIdx.x; at < count; at += S.threads()) {
-        quads()[(row * QUADS + at % QUADS) * PITCH + at / QUADS] = from[at];
+        float4 quad = {0.f, 0.f, 0.f, 0.f};
+        if (row < x.rows) quad = load_quad(from + 4 * at);
+        quads()[(row * QUADS + at % QUADS) * PITCH + at / QUADS] = quad;
       }
     }
   }
@@ -383,6 +392,36 @@ LANE_DEVICE void gemv_glu(const GemvInput& x, const u8* gate_weight, const u8* u
   if constexpr (S.quant) {
     __syncthreads();
     quantize_columns<S>(result, first, N, quantized.words, quantized.scales);
+  }
+}
+
+// ---- launch.head_gemv. ----
+
+// y[r, h, j] = Σ_i x[r, h, i]·w[h, j, i]: w [heads, n, k]; x [m·heads, k], f32, in parts; y [m·heads, n]. Where SHARED,
+// x [m, k] for all heads. A block works on columns of one head (blockIdx.x) of S.m rows (blockIdx.y).
+//
+// `upto`, if there is one: rows from *upto + step on are not computed.
+template <typename F, GemvShape S, int M, int N, int HEADS, bool SHARED, Part P, Dst D, typename T>
+LANE_DEVICE void head_gemv(const float* x, const u8* weight, T* y, const int* param, const int* upto, int step) {
+  constexpr int COLUMNS = S.columns(), BLOCKS = ceil_div(N, COLUMNS);
+  let_successor_start();
+  int head = blockIdx.x / BLOCKS, row = blockIdx.y * S.m, column = blockIdx.x % BLOCKS * COLUMNS + group_column<S>();
+  WeightRows<F, S> rows;
+  rows.start(planes_of<F, static_cast<i64>(HEADS) * N, S.k>(weight), head * N + column, (head + 1) * N);
+  wait_for_predecessor();
+  if (upto != nullptr && row >= *upto + step) return;
+  constexpr int UNITS = SHARED ? 1 : HEADS;
+  constexpr i64 PITCH = P.pitch != 0 ? P.pitch : S.k;
+  i64 unit = static_cast<i64>(row) * UNITS + (SHARED ? 0 : head);
+  multiply_rows<F, S>(GemvInput{nullptr, nullptr, x + unit * PITCH + P.offset, UNITS * PITCH, M - row}, rows);
+  scatter_sum<S.lanes, S.rows * S.m>(rows.sum);
+  Held<S> held(column);
+  i64 start = D.start(param);
+#pragma unroll
+  for (int i = 0; i < held.COUNT; i++) {
+    int at = row + held.row(i);
+    if (!held.owner || held.column(i) >= N || at >= M) continue;
+    y[start + D.at(static_cast<i64>(at) * HEADS + head, N, held.column(i))] = from_float<T>(rows.sum[i]);
   }
 }
 

@@ -49,6 +49,15 @@ _MAX_STAGED = 48 * 1024
 _WARPS = 8
 """Warps of a block where nothing asks for more or fewer."""
 
+_F32_COLUMNS = 8
+"""Rows of a plain weight (columns of the result) of a block."""
+
+_F32_LANES = 4
+"""Lanes of a warp that share such a row."""
+
+_F32_AHEAD = 16
+"""Elements of it that a lane loads at once."""
+
 _MIN_BLOCK_WARPS = 4
 """Warps of a block at least."""
 
@@ -75,12 +84,14 @@ def rows_a_warp(fmt: Format, n: int, k: int, m: int) -> int:
 
 def gemv_f32_parts(n: int, k: int, multiprocessors: int) -> int:
     """
-    Parts into which a product by a few plain rows (a router, per-head gates) splits its columns.
+    Parts into which a product by a few plain rows (a router, per-head gates) splits its columns: warps of a block that
+    works on 8 rows.
 
-    A warp a row leaves most of the chip idle below a few hundred rows: split until there are 4 warps a multiprocessor,
-    but keep 256 columns a part, below which summing the parts costs more than it saves. A power of two.
+    Few rows are few blocks: split until a thread has 16 columns, all of which it can load at once. Where the rows alone
+    give every multiprocessor 8 warps, splits of 8 warps are enough. A power of two.
     """
-    wanted = min(-(-4 * multiprocessors // n), k // 256, 32)
+    most = 8 if n // _F32_COLUMNS >= multiprocessors else 32
+    wanted = min(k // (_F32_LANES * _F32_AHEAD), most)
     return 1 << (wanted.bit_length() - 1) if wanted > 1 else 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
@@ -17,17 +17,33 @@ from lane_mlir.cuda.printer.kernel import (
     constant,
     dst_of,
     element_type,
+    part_of,
     refuse,
     struct,
 )
-from lane_mlir.dialects.launch import GemmPartsOp, GemvGluOp, GemvOp, LaunchOp, Product, QuantOp, Tail
+from lane_mlir.dialects.launch import (
+    GemmPartsOp,
+    GemvF32Op,
+    GemvGluOp,
+    GemvOp,
+    HeadGemvOp,
+    LaunchOp,
+    Part,
+    Product,
+    QuantOp,
+    Tail,
+    buffer_of,
+)
 from lane_mlir.dialects.launch.operation import ceil_div
-from lane_mlir.dialects.tg import Activation
+from lane_mlir.dialects.tg import Activation, Numerics
 from lane_mlir.formats import Format
 
 _QUANT_THREADS = 128
 
 _WARP = 32
+
+_F32_COLUMNS = 8
+"""Output columns of a block of gemv_f32.cuh."""
 
 
 def print_quant(launch: QuantOp, printing: Printing) -> Sequence[Kernel]:
@@ -57,6 +73,8 @@ class Rows:
     split: GemvSplit
     f32: bool
     quant: bool
+    aligned: bool = True
+    """Whether rows of an f32 activation begin at multiples of 16 bytes."""
 
     @property
     def shape(self) -> str:
@@ -74,6 +92,7 @@ class Rows:
             tile=split.tile,
             quant=self.quant or None,
             f32=None if self.f32 else False,
+            aligned=None if self.aligned else False,
         )
 
     @property
@@ -201,9 +220,56 @@ def print_gemv_glu(launch: GemvGluOp, printing: Printing) -> Sequence[Kernel]:
     return [rows.kernel("gemv_glu", call, printing, ceil_div(n, rows.split.columns))]
 
 
+def print_gemv_f32(launch: GemvF32Op, printing: Printing) -> Sequence[Kernel]:
+    n, k, m = launch.n.data, launch.k.data, launch.m.data
+    if m > GEMV_ROWS:
+        raise refuse(launch, f"it has {m} rows")
+    product = Product(launch.w, launch.target, n, launch.bias)
+    if buffer_of(launch.w).transposed is None:
+        rows = rows_of(launch, printing, format=Format.F32, n=n, k=k, m=m, per_warp=1)
+        x = input_of(printing, launch.x, 0, k, None)
+        call = f"gemv<F32, {rows.shape}>({x}, QuantizedResult{{}}, {product_of(printing, product)})"
+        return [rows.kernel("gemv", call, printing, ceil_div(n, rows.split.columns))]
+    shape = struct("GemvF32Shape", k=k, m=m, warps=launch.split.data)
+    x = printing.reads("x", launch.x)
+    return [
+        Kernel(
+            name="gemv_f32",
+            header="gemv_f32.cuh",
+            call=f"gemv_f32<{shape}>({x}, {product_of(printing, product)})",
+            arguments=printing.take(),
+            grid=(ceil_div(n, _F32_COLUMNS), 1, 1),
+            block=launch.split.data * _WARP,
+        )
+    ]
+
+
+def print_head_gemv(launch: HeadGemvOp, printing: Printing) -> Sequence[Kernel]:
+    """A block takes some columns of one head for as many rows as fit; more rows are more blocks."""
+    format, m, heads = launch.format.data, launch.m.data, launch.heads.data
+    part = launch.part.data if launch.part is not None else Part(launch.a.data, 0)
+    rows = rows_of(
+        launch, replace(printing, numerics=Numerics.DEQUANT), format=format, n=launch.b.data, k=launch.a.data,
+        m=min(m, GEMV_ROWS), per_warp=1,
+    )  # fmt: skip
+    rows = replace(rows, aligned=part.pitch % 4 == 0 and part.offset % 4 == 0)
+    x, weight = printing.reads("x", launch.x), printing.weight("w", launch.w)
+    y, param = printing.writes("y", launch.y), printing.reads("row", launch.param)
+    upto = f"{printing.reads('upto', launch.upto)}, {launch.step.data if launch.step is not None else 0}"
+    constants = (
+        f"{type_of(format)}, {rows.shape}, {m}, {launch.b.data}, {heads}, {constant(launch.shared is not None)}, "
+        f"{part_of(part)}, {dst_of(launch.dst.data)}, {element_type(launch.y)}"
+    )
+    call = f"head_gemv<{constants}>({x}, {weight}, {y}, {param}, {upto})"
+    kernel = rows.kernel("head_gemv", call, printing, heads * ceil_div(launch.b.data, rows.split.columns))
+    return [replace(kernel, grid=(kernel.grid[0], ceil_div(m, rows.m), 1))]
+
+
 PRINTERS: Printers = {
     QuantOp: print_quant,
     GemvOp: print_gemv,
     GemmPartsOp: print_gemm_parts,
     GemvGluOp: print_gemv_glu,
+    GemvF32Op: print_gemv_f32,
+    HeadGemvOp: print_head_gemv,
 }

@@ -14,6 +14,9 @@ REPACK_UNIT = 32
 """Values that a thread takes."""
 
 
+_PARAMETERS = "const u8* raw, u8* weight, i64 first, i64 units, i64 at0, i64 at1, i64 at2, i64 at3"
+
+
 def repack_kernel(fmt: Format) -> str:
     """
     The symbol of the kernel that repacks a block format.
@@ -31,7 +34,7 @@ def print_repacking(formats: Iterable[Format] = LAYOUTS) -> str:
         lines += [
             "",
             f'extern "C" __global__ void __launch_bounds__({REPACK_THREADS})',
-            f"{repack_kernel(fmt)}(const u8* raw, u8* weight, i64 first, i64 units, i64 at0, i64 at1, i64 at2, i64 at3) {{",
+            f"{repack_kernel(fmt)}({_PARAMETERS}) {{",
             f"  repack<{str(fmt).upper()}>(raw, weight, first, units, at0, at1, at2, at3);",
             "}",
         ]
