@@ -47,7 +47,7 @@ from lane_mlir.dialects.launch.mixture import MoeOp, Router, SharedExpert
 from lane_mlir.dialects.launch.movement import ArgMaxOp, GatherOp, JoinOp, SetRowOp, SliceOp, ViewOp
 from lane_mlir.dialects.launch.norms import L2NormOp, NormOp, QuantOp
 from lane_mlir.dialects.launch.operation import LaunchOp, Target, Touch
-from lane_mlir.dialects.launch.products import GemmPartsOp, GemvF32Op, GemvGluOp, GemvOp, HeadGemvOp, Product
+from lane_mlir.dialects.launch.products import GemvF32Op, GemvOp, HeadGemvOp
 from lane_mlir.dialects.launch.recurrent import (
     Convolution,
     ConvOp,
@@ -59,6 +59,7 @@ from lane_mlir.dialects.launch.recurrent import (
 )
 from lane_mlir.dialects.launch.rotations import RopeOp, RopePartsOp, Rotation
 from lane_mlir.dialects.launch.schedule import ScheduleOp, YieldOp
+from lane_mlir.dialects.launch.side_by_side import GemmPartsOp, GemvGluOp, Product
 from lane_mlir.dialects.launch.types import BUFFER, BufferType
 
 LAUNCH = Dialect(

@@ -1,0 +1,344 @@
+"""Launches of several products of one activation, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ArrayAttr, UnitAttr
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    traits_def,
+    var_operand_def,
+)
+
+from lane_mlir.cuda.kernels.gemm import GEMM_TILE_N, gemm_blk_rows
+from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS, GEMV_ROWS
+from lane_mlir.dialects.launch.attributes import (
+    FormatsAttr,
+    GemmPart,
+    GemmPartAttr,
+    NumberAttr,
+    Tail,
+    TailAttr,
+)
+from lane_mlir.dialects.launch.directives import GemmParts
+from lane_mlir.dialects.launch.multiplying import ONE, TAIL, expect_rows, multiplies_in_int8
+from lane_mlir.dialects.launch.operation import (
+    FORMS,
+    ORIGIN,
+    LaunchEffects,
+    LaunchOp,
+    Target,
+    Touch,
+    Touched,
+    ceil_div,
+    fields,
+    flags,
+    optional,
+    origin,
+    present,
+    produced,
+    sizes,
+)
+from lane_mlir.dialects.launch.types import BUFFER
+from lane_mlir.dialects.tg.attributes import Activation, ActivationAttr, Numerics, RowsAttr
+from lane_mlir.formats import Format
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product of several: its weight, bias, output columns, and where it lands."""
+
+    w: SSAValue
+    y: Target
+    n: int
+    bias: SSAValue | None = None
+
+
+@irdl_op_definition
+class GemmPartsOp(LaunchOp):
+    """
+    Several products of one activation in one launch, side by side: y_p[r, j] = Σᵢ x[r, i]·w_p[j, i] (+ bias_p[j]).
+
+    x [m, k], w_p [n_p, k] in one format, bias_p [n_p], y_p [m, n_p]. `tail`, `per_warp` and `batch` as in launch.gemv.
+
+    Example:
+        `launch.gemm_parts<q4_k> %x by [%wq into %q n = 64, %wk into %kc at row %pos pitch 32 n = 32] (k = 64, m = 1)`
+    """
+
+    name = "launch.gemm_parts"
+    KIND: ClassVar[str] = "gemm_parts"
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+
+    x = operand_def(BUFFER)
+    w = var_operand_def(BUFFER)
+    bias = var_operand_def(BUFFER)
+    """The biases of the products that have one."""
+    y = var_operand_def(BUFFER)
+    param = var_operand_def(BUFFER)
+    """The row parameters of the products that land at one."""
+    format = prop_def(RowsAttr)
+    products = prop_def(ArrayAttr[GemmPartAttr])
+    k = prop_def(NumberAttr)
+    m = prop_def(NumberAttr)
+    tail = opt_prop_def(TailAttr)
+    per_warp = opt_prop_def(NumberAttr, default_value=ONE)
+    batch = opt_prop_def(UnitAttr)
+
+    custom_directives = (GemmParts,)
+    assembly_format = (
+        "`` $format $x `by` custom<GemmParts>($w, $bias, $y, $param, $products)"
+        + sizes("k", "m")
+        + optional("per_warp")
+        + TAIL
+        + flags("batch")
+        + ORIGIN
+    )
+    traits = traits_def(LaunchEffects())
+
+    def __init__(
+        self,
+        x: SSAValue,
+        products: Sequence[Product],
+        *,
+        format: Format,
+        k: int,
+        m: int,
+        tail: Tail | None = None,
+        per_warp: int = 1,
+        batch: bool = False,
+        covers: Sequence[int] = (),
+        rules: Sequence[str] = (),
+    ):
+        parts = [GemmPartAttr(GemmPart(p.n, p.bias is not None, p.y.dst)) for p in products]
+        super().__init__(
+            operands=[
+                x,
+                [p.w for p in products],
+                [p.bias for p in products if p.bias is not None],
+                [p.y.buffer for p in products],
+                [p.y.param for p in products if p.y.param is not None],
+            ],
+            properties=fields(
+                format=format,
+                products=ArrayAttr(parts),
+                k=k,
+                m=m,
+                tail=tail,
+                per_warp=per_warp,
+                batch=batch,
+            )
+            | origin(covers, rules),
+        )
+
+    def each(self) -> list[Product]:
+        """The products, each with its operands."""
+        biases, params = iter(self.bias), iter(self.param)
+        made: list[Product] = []
+        for w, y, attr in zip(self.w, self.y, self.products.data, strict=True):
+            part = attr.data
+            bias = next(biases) if part.bias else None
+            target = Target(y, next(params) if part.dst.takes_param else None, part.dst)
+            made.append(Product(w, target, part.n, bias))
+        return made
+
+    def reads(self) -> Sequence[SSAValue]:
+        return present(self.x, *(v for p in self.each() for v in (p.w, p.bias, p.y.param)))
+
+    def writes(self) -> Sequence[SSAValue]:
+        return tuple(self.y)
+
+    def typed(self, numerics: Numerics) -> Sequence[SSAValue]:
+        return tuple(self.y)
+
+    def written(self, t: SSAValue, touch: Touch) -> int | None:
+        return next((p.n * self.m.data for p in self.each() if p.y.own is t), None)
+
+    def projected_input(self) -> SSAValue | None:
+        return self.x if self.format.data.is_block else None
+
+    def kind(self) -> str:
+        return "gemv_parts" if self.m.data <= GEMV_ROWS or self.batch is not None else "gemm_parts"
+
+    def is_batch(self) -> bool:
+        return self.batch is not None
+
+    def on_tensor_cores(self, numerics: Numerics) -> bool:
+        return multiplies_in_int8(numerics, self.format.data) and not self.batch and self.m.data > GEMV_ROWS
+
+    def batch_on_tensor_cores(self, numerics: Numerics) -> bool:
+        return (
+            numerics is not Numerics.DEQUANT
+            and self.format.data is Format.Q8_0
+            and self.batch is not None
+            and self.m.data >= GEMV_MMA_MIN_ROWS
+            and self.k.data % 32 == 0
+            and all(part.data.n % 8 == 0 for part in self.products)
+        )
+
+    def gemm_cols(self) -> int:
+        return sum(part.data.n for part in self.products)
+
+    def gemm_rows(self, numerics: Numerics) -> int:
+        return gemm_blk_rows(self.format.data, numerics is Numerics.TWO_PASS_INT8)
+
+    def verify_(self) -> None:
+        k, m, parts = self.k.data, self.m.data, [part.data for part in self.products]
+        self.expect_positive("k", "m", "per_warp")
+        counts = (len(self.w), len(self.y), len(self.bias), len(self.param))
+        wanted = (len(parts), len(parts), sum(p.bias for p in parts), sum(p.dst.takes_param for p in parts))
+        if not parts or counts != wanted:
+            raise self.refuse(
+                f"has {counts[0]} weights, {counts[1]} results, {counts[2]} biases and {counts[3]} row parameters, "
+                f"but its {len(parts)} products take {wanted[0]}, {wanted[1]}, {wanted[2]} and {wanted[3]}"
+            )
+        expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
+        for i, p in enumerate(self.each()):
+            if p.n == 0:
+                raise self.refuse(f"n of product {i} is 0, expected more")
+            self.expect_length(f"w of product {i}", p.w, p.n * k, f"n = {p.n} by k = {k}")
+            self.expect_length(f"bias of product {i}", p.bias, p.n, f"n = {p.n}")
+            self.expect_target(f"y of product {i}", p.y, m, p.n)
+
+
+@irdl_op_definition
+class GemvGluOp(LaunchOp):
+    """
+    A gate and an up product of one activation, and what is made of the two:
+    y[r, j] = act(Σᵢ x[r, i]·wg[j, i] + bg[j])·(Σᵢ x[r, i]·wu[j, i] + bu[j]), act SiLU unless it says otherwise.
+
+    x [m, k]; wg, wu [n, k]; bg, bu [n]; out [m, n]. `tail`, `per_warp`, `batch` as in launch.gemv.
+
+    Example: `launch.gemv_glu %x by %wg, %wu [q4_k, q4_k] into %h (k = 576, n = 1536, m = 1) quant by [glu_pair]`
+    """
+
+    name = "launch.gemv_glu"
+    KIND: ClassVar[str] = "gemv_glu"
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+
+    x = operand_def(BUFFER)
+    wg = operand_def(BUFFER)
+    wu = operand_def(BUFFER)
+    bg = opt_operand_def(BUFFER)
+    bu = opt_operand_def(BUFFER)
+    out = operand_def(BUFFER)
+    formats = prop_def(FormatsAttr)
+    act = opt_prop_def(ActivationAttr)
+    """The gate's activation; SiLU if there is none."""
+    k = prop_def(NumberAttr)
+    n = prop_def(NumberAttr)
+    m = prop_def(NumberAttr)
+    per_warp = opt_prop_def(NumberAttr, default_value=ONE)
+    f32 = opt_prop_def(UnitAttr)
+    quant = opt_prop_def(UnitAttr)
+    tail = opt_prop_def(TailAttr)
+    batch = opt_prop_def(UnitAttr)
+
+    assembly_format = (
+        "$x `by` $wg `,` $wu $formats (`gate_bias` $bg^)? (`up_bias` $bu^)? (`act` $act^)? `into` $out"
+        + sizes("k", "n", "m")
+        + optional("per_warp")
+        + TAIL
+        + FORMS
+        + flags("batch")
+        + ORIGIN
+    )
+    traits = traits_def(LaunchEffects())
+
+    def __init__(
+        self,
+        x: SSAValue,
+        wg: SSAValue,
+        wu: SSAValue,
+        out: SSAValue,
+        *,
+        formats: tuple[Format, Format],
+        k: int,
+        n: int,
+        m: int,
+        biases: tuple[SSAValue | None, SSAValue | None] = (None, None),
+        act: Activation | None = None,
+        per_warp: int = 1,
+        f32: bool = True,
+        quant: bool = False,
+        tail: Tail | None = None,
+        batch: bool = False,
+        covers: Sequence[int] = (),
+        rules: Sequence[str] = (),
+    ):
+        super().__init__(
+            operands=[x, wg, wu, *biases, out],
+            properties=fields(
+                formats=formats,
+                act=act,
+                k=k,
+                n=n,
+                m=m,
+                per_warp=per_warp,
+                f32=f32,
+                quant=quant,
+                tail=tail,
+                batch=batch,
+            )
+            | origin(covers, rules),
+        )
+
+    def reads(self) -> Sequence[SSAValue]:
+        return present(self.x, self.wg, self.wu, self.bg, self.bu)
+
+    def writes(self) -> Sequence[SSAValue]:
+        return (self.out,)
+
+    def touched_writes(self) -> Touched:
+        return produced(self.out, self.f32, self.quant)
+
+    def written(self, t: SSAValue, touch: Touch) -> int | None:
+        return self.n.data * self.m.data
+
+    def projected_input(self) -> SSAValue | None:
+        return self.x if any(f.is_block for f in self.formats.data) else None
+
+    def reads_f32_input(self) -> bool:
+        return not all(f.is_block for f in self.formats.data)
+
+    def is_batch(self) -> bool:
+        return self.batch is not None
+
+    def on_tensor_cores(self, numerics: Numerics) -> bool:
+        return multiplies_in_int8(numerics, *self.formats.data) and not self.batch and self.m.data > GEMV_ROWS
+
+    def batch_on_tensor_cores(self, numerics: Numerics) -> bool:
+        return (
+            numerics is not Numerics.DEQUANT
+            and all(f is Format.Q8_0 for f in self.formats.data)
+            and self.batch is not None
+            and self.m.data >= GEMV_MMA_MIN_ROWS
+            and self.n.data % 32 == 0
+            and self.k.data % 32 == 0
+        )
+
+    def gemm_rows(self, numerics: Numerics) -> int:
+        return gemm_blk_rows(self.formats.data[0], numerics is Numerics.TWO_PASS_INT8)
+
+    def gemm_tiles_wide(self) -> int:
+        return ceil_div(self.n.data, GEMM_TILE_N // 2)
+
+    def verify_(self) -> None:
+        k, n, m = self.k.data, self.n.data, self.m.data
+        self.expect_positive("k", "n", "m", "per_warp")
+        self.expect_form(self.f32, self.quant)
+        if len(self.formats.data) != 2:
+            raise self.refuse(f"has {len(self.formats.data)} formats, expected 2: the gate's and the up weight's")
+        expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
+        for name, w, bias in (("wg", self.wg, self.bg), ("wu", self.wu, self.bu)):
+            self.expect_length(name, w, n * k, f"n = {n} by k = {k}")
+            self.expect_length(f"bias of {name}", bias, n, f"n = {n}")
+        self.expect_length("out", self.out, m * n, f"m = {m} by n = {n}")
