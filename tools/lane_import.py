@@ -13,7 +13,7 @@ from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import CHIPS, DEFAULT_CHIP
 from lane_mlir.diagnostics import atomic_write, run_tool
 from lane_mlir.dialects.tg import Numerics, Precision, TargetAttr
-from lane_mlir.importers import DEFAULT_CONTEXT, import_step
+from lane_mlir.importers import DEFAULT_CONTEXT, MAX_SEQUENCES, import_step
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -35,6 +35,13 @@ def argument_parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help=f"positions of the caches (default: {DEFAULT_CONTEXT}, or what the model was trained for if that is less)",
+    )
+    add(
+        "--sequences",
+        type=int,
+        default=1,
+        metavar="N",
+        help=f"sequences that decode together, a token of each (default: 1; at most {MAX_SEQUENCES})",
     )
     add("--logits", choices=("last", "all"), default="last", help="rows of a chunk whose logits are computed")
     add(
@@ -65,6 +72,7 @@ def import_to_text(arguments: argparse.Namespace) -> None:
         Checkpoint.open(arguments.model),
         rows=arguments.rows,
         context=arguments.context,
+        sequences=arguments.sequences,
         logits=arguments.logits,
         target=target,
     )

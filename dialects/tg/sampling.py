@@ -6,17 +6,20 @@ from collections.abc import Sequence
 
 from xdsl.dialects.builtin import TensorType, i32
 from xdsl.ir import SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, result_def, traits_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, result_def, traits_def
 from xdsl.traits import Pure
 
 from lane_mlir.dialects.tg.operation import (
+    I64,
     IDS,
     INTEGERS,
     NUMBER,
     VALUES,
     LiftedOperation,
     OperandEffects,
+    integer,
     shape_of,
+    size_of,
 )
 
 
@@ -47,9 +50,9 @@ class ArgmaxOp(LiftedOperation):
 @irdl_op_definition
 class AdvanceOp(LiftedOperation):
     """
-    Moves the step on: token[0] = id[0], pos[0] = pos[0] + 1.
+    Moves a sequence on: token[item] = id[0], pos[0] = pos[0] + 1; item is 0 if there is none.
 
-    id [1], token [1], pos [1].
+    id [1], token [sequences], pos [1] of the sequence.
     """
 
     name = "tg.advance"
@@ -57,12 +60,22 @@ class AdvanceOp(LiftedOperation):
     id = operand_def(IDS)
     token = operand_def(INTEGERS)
     pos = operand_def(INTEGERS)
+    item = opt_prop_def(I64)
+    """The place of the sequence among the tokens."""
 
-    assembly_format = NUMBER + " $id `to` $token `,` $pos attr-dict `:` type($id) `,` type($token) `,` type($pos)"
+    assembly_format = (
+        NUMBER + " $id `to` $token (`item` $item^)? `,` $pos attr-dict `:` type($id) `,` type($token) `,` type($pos)"
+    )
     traits = traits_def(OperandEffects())
 
-    def __init__(self, id: SSAValue, token: SSAValue, pos: SSAValue):
-        super().__init__(operands=[id, token, pos])
+    def __init__(self, id: SSAValue, token: SSAValue, pos: SSAValue, item: int | I64 = 0):
+        place = integer(item)
+        super().__init__(operands=[id, token, pos], properties={"item": place if place.value.data else None})
+
+    @property
+    def place(self) -> int:
+        """The place of the sequence among the tokens, 0 if none is said."""
+        return 0 if self.item is None else self.item.value.data
 
     def memory_writes(self) -> Sequence[SSAValue]:
         return (self.token, self.pos)
@@ -72,7 +85,9 @@ class AdvanceOp(LiftedOperation):
 
     def verify_(self) -> None:
         self.expect_shape("id", self.id, (1,))
-        self.expect_shape("token", self.token, (1,))
+        self.expect_rank(1, token=self.token)
+        if not 0 <= self.place < size_of(self.token):
+            raise self.refuse(f"moves on token {self.place} of {size_of(self.token)}")
         self.expect_position(self.pos)
         if self.token is self.pos:
             raise self.refuse("has one memref as token and as pos")

@@ -87,7 +87,8 @@ def verify_step(func: FuncOp) -> None:
     """
     Check that a function is a whole step: one block, values defined before they are used (which xDSL does not check).
     Each memref among its arguments says what it is; sequences count from 0; each sequence has one position and at most
-    one token, the first exactly one; no two arguments have one name.
+    one token, the first exactly one; no two arguments of one sequence have one name, and those
+    of several sequences that share one are alike.
 
     Raises: VerifyException naming the function, the argument, and what was expected.
     """
@@ -120,12 +121,24 @@ def _verify_sequence(func: FuncOp, sequence: int, found: Sequence[StepArgument])
 
 
 def _verify_names(func: FuncOp, found: Sequence[StepArgument]) -> None:
-    names: set[str] = set()
+    names: dict[str, dict[int, StepArgument]] = {}
     for argument in found:
-        if argument.name in names:
-            raise _refusal(func, f'has two arguments named "{argument.name}"')
-        if argument.name:
-            names.add(argument.name)
+        if not argument.name:
+            continue
+        of_name = names.setdefault(argument.name, {})
+        if argument.sequence in of_name:
+            which = f" of sequence {argument.sequence}" if argument.sequence else ""
+            raise _refusal(func, f'has two arguments named "{argument.name}"{which}')
+        of_name[argument.sequence] = argument
+    for name, of_name in names.items():
+        first, *others = of_name.values()
+        for other in others:
+            if (other.kind, other.value.type) != (first.kind, first.value.type):
+                raise _refusal(
+                    func,
+                    f'has "{name}" of sequence {first.sequence} as a {first.kind} of type {first.value.type}, '
+                    f"and of sequence {other.sequence} as a {other.kind} of type {other.value.type}: expected alike",
+                )
 
 
 def _refusal(func: FuncOp, message: str) -> VerifyException:

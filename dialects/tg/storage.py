@@ -160,6 +160,7 @@ class EmptyOp(TensorGraphOperation):
 
     result = result_def(VALUES)
 
+    STORED_AS: ClassVar = {"result": (QuantizedAttr,)}
     assembly_format = "attr-dict `:` type($result)"
     traits = traits_def(Pure())
 
@@ -242,7 +243,8 @@ class InsertOp(LiftedOperation):
     A tensor with part of every unit replaced: y = dst, then y[g·every + start + i] = src[g·width + i], both read flat.
 
     There are size(dst)/every units; width is size(src) over that. With every the size of dst it is a run of whole rows.
-    src, dst and y are of any two dimensions, y of those of dst.
+    src, dst and y are of any two dimensions, y of those of dst. All are stored alike; of quantized ones, start, width
+    and every are whole numbers of blocks.
     """
 
     name = "tg.insert"
@@ -253,6 +255,7 @@ class InsertOp(LiftedOperation):
     start = prop_def(I64)
     result = result_def(VALUES)
 
+    STORED_AS: ClassVar = {"src": (QuantizedAttr,), "dst": (QuantizedAttr,), "result": (QuantizedAttr,)}
     assembly_format = (
         NUMBER + " $src `into` $dst `every` $every `from` $start attr-dict `:` functional-type(operands, results)"
     )
@@ -281,6 +284,15 @@ class InsertOp(LiftedOperation):
         self.expect_shape("result", self.result, shape_of(self.dst), "the shape of dst")
         if start < 0 or start + self.width > every:
             raise self.refuse(f"places {start} to {start + self.width} of a unit of {every}")
+        encoding = encoding_of(self.dst)
+        if encoding_of(self.src) != encoding or encoding_of(self.result) != encoding:
+            stored = " and ".join(str(encoding_of(v) or "plain f32 values") for v in (self.src, self.dst))
+            raise self.refuse(f"src and dst are stored as {stored}, expected alike")
+        if encoding is not None and (start % encoding.block or self.width % encoding.block or every % encoding.block):
+            raise self.refuse(
+                f"places {self.width} values from {start} on of units of {every}, no whole {encoding.data} blocks of "
+                f"{encoding.block}"
+            )
 
 
 @irdl_op_definition

@@ -15,9 +15,9 @@ def argmax(x: Array) -> Indices:
     return np.argmax(x, axis=1).astype(np.int32)
 
 
-def advance(id: Indices, token: Indices, position: Indices) -> None:
-    """token[0] = id[0], position[0] += 1."""
-    token[0] = id[0]
+def advance(id: Indices, token: Indices, position: Indices, item: int = 0) -> None:
+    """token[item] = id[0], position[0] += 1."""
+    token[item] = id[0]
     position[0] += 1
 
 
@@ -28,5 +28,5 @@ class SamplingFunctions(EvaluationFunctions):
 
     @impl(AdvanceOp)
     def run_advance(self, interpreter: Interpreter, op: AdvanceOp, args: PythonValues) -> PythonValues:
-        advance(*args)
+        advance(*args, item=op.place)
         return ()

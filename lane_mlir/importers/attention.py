@@ -56,13 +56,13 @@ def attend(
     softcap: float | None = None,
     sinks: SSAValue | None = None,
 ) -> SSAValue:
-    """Cache the keys and values, attend them; of a chunk only the rows that the rest of the step needs."""
+    """Cache keys and values of a sequence, attend them; of a chunk only the rows that the rest of the step needs."""
     model = layer.model
     attention = AttentionOp(
         q,
         layer.cache(k, "k"),
         layer.cache(v, "v"),
-        layer.step.position,
+        layer.position,
         heads=model.heads[layer.index],
         kv_heads=model.kv_heads[layer.index],
         scale=model.attention_scale if scale is None else scale,
@@ -86,8 +86,11 @@ def self_attention(
 ) -> SSAValue:
     """Projections, norms of the heads of q and k if they have them, rotation, attention, output product."""
     model = layer.model
-    q, k, v = project(layer, x)
-    q = place_heads(layer, q, "attn_q", model.heads[layer.index], rotation, head_norm=head_norms)
-    k = place_heads(layer, k, "attn_k", model.kv_heads[layer.index], rotation, head_norm=head_norms)
-    y = attend(layer, q, k, v, scale=scale, window=window, softcap=softcap, sinks=sinks)
+
+    def rotate_and_attend(layer: Layer, q: SSAValue, k: SSAValue, v: SSAValue) -> SSAValue:
+        q = place_heads(layer, q, "attn_q", model.heads[layer.index], rotation, head_norm=head_norms)
+        k = place_heads(layer, k, "attn_k", model.kv_heads[layer.index], rotation, head_norm=head_norms)
+        return attend(layer, q, k, v, scale=scale, window=window, softcap=softcap, sinks=sinks)
+
+    y = layer.each_sequence(rotate_and_attend, *project(layer, x), role="attention")
     return layer.linear(y, "attn_output", model.width)

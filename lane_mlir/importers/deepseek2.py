@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import AttentionOp, HeadMatmulOp, JoinOp, Pairing, Scoring, SliceOp, shape_of
-from lane_mlir.importers.feed_forward import gated, groups_of, mixture, scoring_of, with_shared_expert
+from lane_mlir.importers.feed_forward import gated, groups_of, mixture, row_by_row, scoring_of, with_shared_expert
 from lane_mlir.importers.model import Model
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import Rotary, rotary_of
@@ -99,18 +99,31 @@ def _attention(layer: Layer, x: SSAValue, rotation: Rotation, shape: _Latent) ->
     q = _queries(layer, x, heads * width)
     kv = layer.linear(x, "attn_kv_a_mqa", shape.latent + shape.rotated)
     own = layer.columns(q, 0, shape.key, "attn_q.own", heads)
-    tail = layer.columns(q, shape.key, shape.rotated, "attn_q.tail", heads)
-    tail = _rotated(layer, tail, rotation, heads, "attn_q")
     c = layer.rms_norm(layer.columns(kv, 0, shape.latent, "attn_kv.latent"), "attn_kv_a_norm")
-    r = layer.columns(kv, shape.latent, shape.rotated, "attn_k.tail")
-    r = _rotated(layer, r, rotation, 1, "attn_k")
-    query = _Query(own, tail, heads)
-    if layer.has("attn_kv_b.weight"):
-        y = _uncompressed(layer, query, c, r, shape)
-    else:
+    uncompressed = layer.has("attn_kv_b.weight")
+    absorbed = not uncompressed and not shape.is_expanded(layer.step.rows)
+    if uncompressed:
+        c = layer.linear(c, "attn_kv_b", heads * (shape.key + shape.value))
+    if absorbed:
+        # The weight of keys meets the queries of all sequences at once.
+        k_b = layer.constant("attn_k_b.weight", heads, shape.latent, shape.key)
+        own = layer.emit(HeadMatmulOp(own, k_b), "attn_k_b.weight", "attn_q.latent")
+
+    def attend(layer: Layer, q: SSAValue, kv: SSAValue, own: SSAValue, c: SSAValue) -> SSAValue:
+        tail = layer.columns(q, shape.key, shape.rotated, "attn_q.tail", heads)
+        tail = _rotated(layer, tail, rotation, heads, "attn_q")
+        r = layer.columns(kv, shape.latent, shape.rotated, "attn_k.tail")
+        r = _rotated(layer, r, rotation, 1, "attn_k")
+        query = _Query(own, tail, heads)
+        if uncompressed:
+            return _uncompressed(layer, query, c, r, shape)
         cache = layer.cache(_joined(layer, c, r, 1, "attn_kv.row"), "kv")
-        attend = _expanded if shape.is_expanded(layer.step.rows) else _absorbed
-        y = attend(layer, query, cache, shape)
+        return (_absorbed if absorbed else _expanded)(layer, query, cache, shape)
+
+    y = layer.each_sequence(attend, q, kv, own, c, role="attention")
+    if absorbed:
+        v_b = layer.constant("attn_v_b.weight", heads, shape.value, shape.latent)
+        y = layer.emit(HeadMatmulOp(y, v_b), "attn_v_b.weight", "attention.value")
     return layer.linear(y, "attn_output", layer.model.width)
 
 
@@ -142,19 +155,15 @@ def _part(layer: Layer, cache: SSAValue, start: int, width: int, role: str) -> S
 def _absorbed(layer: Layer, query: _Query, cache: SSAValue, shape: _Latent) -> SSAValue:
     """Queries of the width of a cached row, which all heads read, values within it."""
     heads = query.heads
-    k_b = layer.constant("attn_k_b.weight", heads, shape.latent, shape.key)
-    v_b = layer.constant("attn_v_b.weight", heads, shape.value, shape.latent)
-    q_latent = layer.emit(HeadMatmulOp(query.own, k_b), "attn_k_b.weight", "attn_q.latent")
-    q = _joined(layer, q_latent, query.tail, heads, "attn_q.row")
+    q = _joined(layer, query.own, query.tail, heads, "attn_q.row")
     v = _part(layer, cache, 0, shape.latent, "attn_v")
-    attention = AttentionOp(q, cache, v, layer.step.position, heads=heads, kv_heads=1, scale=shape.scale)
-    y = layer.tail(layer.emit(attention, "attention"), "attention.tail")
-    return layer.emit(HeadMatmulOp(y, v_b), "attn_v_b.weight", "attention.value")
+    attention = AttentionOp(q, cache, v, layer.position, heads=heads, kv_heads=1, scale=shape.scale)
+    return layer.tail(layer.emit(attention, "attention"), "attention.tail")
 
 
 def _expanded(layer: Layer, query: _Query, cache: SSAValue, shape: _Latent) -> SSAValue:
     """Keys and values of every head from the latent part of each cached row."""
-    heads, position = query.heads, layer.step.position
+    heads, position = query.heads, layer.position
     k_b = layer.constant("attn_k_b.weight", heads, shape.latent, shape.key)
     v_b = layer.constant("attn_v_b.weight", heads, shape.value, shape.latent)
     c = _part(layer, cache, 0, shape.latent, "attn_kv.latents")
@@ -165,10 +174,9 @@ def _expanded(layer: Layer, query: _Query, cache: SSAValue, shape: _Latent) -> S
     return _attended(layer, query, k, v, r, shape)
 
 
-def _uncompressed(layer: Layer, query: _Query, c: SSAValue, r: SSAValue, shape: _Latent) -> SSAValue:
+def _uncompressed(layer: Layer, query: _Query, kv: SSAValue, r: SSAValue, shape: _Latent) -> SSAValue:
     """Caches of the keys and values of every head, and of the rotated part of the key for all."""
     heads = query.heads
-    kv = layer.linear(c, "attn_kv_b", heads * (shape.key + shape.value))
     k = layer.cache(layer.columns(kv, 0, shape.key, "attn_k.own", heads), "k")
     v = layer.cache(layer.columns(kv, shape.key, shape.value, "attn_v", heads), "v")
     return _attended(layer, query, k, v, layer.cache(r, "k_tail"), shape)
@@ -177,11 +185,12 @@ def _uncompressed(layer: Layer, query: _Query, c: SSAValue, r: SSAValue, shape: 
 def _attended(layer: Layer, query: _Query, k: SSAValue, v: SSAValue, r: SSAValue, shape: _Latent) -> SSAValue:
     heads, tails = query.heads, (query.tail, r)
     attention = AttentionOp(
-        *(query.own, k, v, layer.step.position), heads=heads, kv_heads=heads, scale=shape.scale, tails=tails
+        *(query.own, k, v, layer.position), heads=heads, kv_heads=heads, scale=shape.scale, tails=tails
     )
     return layer.tail(layer.emit(attention, "attention"), "attention.tail")
 
 
+@row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
     routed = mixture(

@@ -49,24 +49,27 @@ def delta_rule(layer: Layer, x: SSAValue, gates: Gates, order: KeyHeadOrder) -> 
     parts = layer.linear_parts(x, "attn_qkv", widths)
     z = layer.linear(x, "attn_gate", value_heads * d)
     b, a = gates(layer, x, value_heads)
-    q, k, v = _convolved(layer, dict(zip(widths, parts, strict=True)))
-    q, k = (
-        _normed_heads(layer, y, heads, role)
-        for y, heads, role in ((q, key_heads, "delta_q"), (k, key_heads, "delta_k"))
-    )
-    beta = layer.unary(Activation.SIGMOID, b, "delta_beta")
-    dt, al = layer.plain("ssm_dt.bias", value_heads), layer.plain("ssm_a", value_heads)
-    decay = layer.emit(DecayOp(a, dt, al), "ssm_a", "delta_decay")
-    norm = layer.plain("ssm_norm.weight", d)
-    state = layer.state(ArgumentKind.DELTA_STATE, "delta", value_heads * d, d)
-    delta = DeltaOp(
-        *(q, k, v, z, beta, decay, norm, state),
-        key_heads=key_heads,
-        value_heads=value_heads,
-        order=order,
-        eps=model.rms_epsilon,
-    )
-    y = layer.tail(layer.emit(delta, "delta"), "delta.tail")
+    taps = _tap_weights(layer, widths)
+
+    def mix(layer: Layer, *rows: SSAValue) -> SSAValue:
+        q, k, v = (_convolved(layer, y, w, role) for y, (role, w) in zip(rows[:3], taps.items(), strict=True))
+        q, k = _normed_heads(layer, q, key_heads, "delta_q"), _normed_heads(layer, k, key_heads, "delta_k")
+        z, b, a = rows[3:]
+        beta = layer.unary(Activation.SIGMOID, b, "delta_beta")
+        dt, al = layer.plain("ssm_dt.bias", value_heads), layer.plain("ssm_a", value_heads)
+        decay = layer.emit(DecayOp(a, dt, al), "ssm_a", "delta_decay")
+        norm = layer.plain("ssm_norm.weight", d)
+        state = layer.state(ArgumentKind.DELTA_STATE, "delta", value_heads * d, d)
+        delta = DeltaOp(
+            *(q, k, v, z, beta, decay, norm, state),
+            key_heads=key_heads,
+            value_heads=value_heads,
+            order=order,
+            eps=model.rms_epsilon,
+        )
+        return layer.tail(layer.emit(delta, "delta"), "delta.tail")
+
+    y = layer.each_sequence(mix, *parts, z, b, a, role="delta")
     return layer.linear(y, "ssm_out", model.width)
 
 
@@ -84,20 +87,24 @@ def _value_heads(model: Model) -> int:
     return value_heads
 
 
-def _convolved(layer: Layer, parts: dict[str, SSAValue]) -> tuple[SSAValue, ...]:
-    """The SiLU of the causal convolution of each part, by its rows of one tensor."""
+def _tap_weights(layer: Layer, widths: dict[str, int]) -> dict[str, SSAValue]:
+    """The weights of the convolution of each part: its rows of one tensor."""
     taps = layer.model.size("ssm.conv_kernel")
-    w = layer.constant("ssm_conv1d.weight", sum(shape_of(x)[1] for x in parts.values()), taps)
-    convolved: list[SSAValue] = []
+    w = layer.constant("ssm_conv1d.weight", sum(widths.values()), taps)
+    weights: dict[str, SSAValue] = {}
     first = 0
-    for role, x in parts.items():
-        width = shape_of(x)[1]
-        rows = layer.view(w, width, taps, f"{role}.conv_weight", first * taps)
-        ring = layer.state(ArgumentKind.CONV_RING, f"{role}.ring", taps, width)
-        y = layer.emit(ConvOp(x, rows, ring), "ssm_conv1d.weight", f"{role}.conv")
-        convolved.append(layer.unary(Activation.SILU, y, f"{role}.silu"))
+    for role, width in widths.items():
+        weights[role] = layer.view(w, width, taps, f"{role}.conv_weight", first * taps)
         first += width
-    return tuple(convolved)
+    return weights
+
+
+def _convolved(layer: Layer, x: SSAValue, w: SSAValue, role: str) -> SSAValue:
+    """The SiLU of the causal convolution of x."""
+    width, taps = shape_of(w)
+    ring = layer.state(ArgumentKind.CONV_RING, f"{role}.ring", taps, width)
+    y = layer.emit(ConvOp(x, w, ring), "ssm_conv1d.weight", f"{role}.conv")
+    return layer.unary(Activation.SILU, y, f"{role}.silu")
 
 
 def _normed_heads(layer: Layer, x: SSAValue, heads: int, role: str) -> SSAValue:
@@ -116,10 +123,14 @@ def gated_attention(layer: Layer, x: SSAValue, rotation: Rotation) -> SSAValue:
     both = layer.linear(x, "attn_q", heads * 2 * width)
     k = layer.linear(x, "attn_k", kv_heads * width)
     v = layer.linear(x, "attn_v", kv_heads * width)
-    q = layer.columns(both, 0, width, "attn_q.query", heads)
-    gate = layer.columns(both, width, width, "attn_q.gate", heads)
-    q = place_heads(layer, q, "attn_q", heads, rotation, head_norm=True)
-    k = place_heads(layer, k, "attn_k", kv_heads, rotation, head_norm=True)
-    y = attend(layer, q, k, v)
-    gate = layer.unary(Activation.SIGMOID, layer.tail(gate, "attn_q.gate.tail"), "attention.gate")
-    return layer.linear(layer.multiply(y, gate, "attention.gated"), "attn_output", model.width)
+    gate = layer.tail(layer.columns(both, width, width, "attn_q.gate", heads), "attn_q.gate.tail")
+
+    def attend_gated(layer: Layer, both: SSAValue, k: SSAValue, v: SSAValue, gate: SSAValue) -> SSAValue:
+        q = layer.columns(both, 0, width, "attn_q.query", heads)
+        q = place_heads(layer, q, "attn_q", heads, rotation, head_norm=True)
+        k = place_heads(layer, k, "attn_k", kv_heads, rotation, head_norm=True)
+        y = attend(layer, q, k, v)
+        return layer.multiply(y, layer.unary(Activation.SIGMOID, gate, "attention.gate"), "attention.gated")
+
+    y = layer.each_sequence(attend_gated, both, k, v, gate, role="attention")
+    return layer.linear(y, "attn_output", model.width)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import Activation, ExpertActivation, MoeOp, Scoring, shape_of
 from lane_mlir.importers.model import Model
 from lane_mlir.importers.step import Layer
+
+FeedForward: TypeAlias = Callable[[Layer, SSAValue], SSAValue]
+"""The feed-forward part of a layer, of its input."""
 
 
 def gated(
@@ -42,6 +48,11 @@ def plain(layer: Layer, x: SSAValue, activation: Activation) -> SSAValue:
 
 def _product(layer: Layer, x: SSAValue, role: str, columns: int) -> SSAValue:
     return layer.linear(x, role, columns, scaled_bias=True)
+
+
+def row_by_row(mix: FeedForward) -> FeedForward:
+    """A mixture that takes the row of each sequence for itself, since every row has experts of its own."""
+    return lambda layer, x: layer.each_sequence(mix, x, role="ffn_moe")
 
 
 def mixture(

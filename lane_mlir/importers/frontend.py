@@ -28,6 +28,7 @@ class GgufFrontend(Frontend):
 
     rows: int = 1
     context: int | None = None
+    sequences: int = 1
     logits: Literal["last", "all"] = "last"
     chip: str = DEFAULT_CHIP
     numerics: Literal["dequant", "int8", "two_pass_int8"] = "dequant"
@@ -39,5 +40,10 @@ class GgufFrontend(Frontend):
             raise LaneError("a GGUF checkpoint is mapped, not read from the standard input: give its path")
         target = TargetAttr(self.chip, Numerics(self.numerics), Precision(self.cache), Precision(self.state))
         return import_step(
-            Checkpoint.open(input_name), rows=self.rows, context=self.context, logits=self.logits, target=target
+            Checkpoint.open(input_name),
+            rows=self.rows,
+            context=self.context,
+            sequences=self.sequences,
+            logits=self.logits,
+            target=target,
         )

@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import Pairing, Scoring
 from lane_mlir.importers.attention import self_attention
-from lane_mlir.importers.feed_forward import gated, mixture, scoring_of, with_shared_expert
+from lane_mlir.importers.feed_forward import gated, mixture, row_by_row, scoring_of, with_shared_expert
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of, sections_of
 from lane_mlir.importers.step import Layer, Step
@@ -35,6 +35,7 @@ def glm4moe(step: Step) -> SSAValue:
     return step.head(step.rms_norm(x, "output_norm"))
 
 
+@row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
     renormalize = model.optional("expert_weights_norm", bool, False)

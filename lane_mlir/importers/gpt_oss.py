@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 from lane_mlir.dialects.tg import ExpertActivation, Pairing, Scoring
 from lane_mlir.formats import Format
 from lane_mlir.importers.attention import self_attention
-from lane_mlir.importers.feed_forward import mixture, scoring_of
+from lane_mlir.importers.feed_forward import mixture, row_by_row, scoring_of
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of
 from lane_mlir.importers.step import Layer, Step
@@ -41,17 +41,22 @@ def gpt_oss(step: Step) -> SSAValue:
         y = self_attention(layer, y, rotation, window=windows[layer.index], sinks=sinks)
         x = layer.residual(x, y, "attn_residual")
         _ignore_expert_scales(layer)
-        y = mixture(
-            layer,
-            layer.rms_norm(x, "post_attention_norm"),
-            scoring=scoring_of(model, Scoring.SOFTMAX_CHOSEN),
-            renormalize=False,
-            activation=ExpertActivation.CLAMPED_SWIGLU,
-            alpha=_ALPHA,
-            limit=_LIMIT,
-        )
+        y = _mixture(layer, layer.rms_norm(x, "post_attention_norm"))
         x = layer.residual(x, y, "ffn_residual")
     return step.head(step.rms_norm(x, "output_norm"))
+
+
+@row_by_row
+def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
+    return mixture(
+        layer,
+        x,
+        scoring=scoring_of(layer.model, Scoring.SOFTMAX_CHOSEN),
+        renormalize=False,
+        activation=ExpertActivation.CLAMPED_SWIGLU,
+        alpha=_ALPHA,
+        limit=_LIMIT,
+    )
 
 
 def _ignore_expert_scales(layer: Layer) -> None:

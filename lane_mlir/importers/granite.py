@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import Pairing
 from lane_mlir.importers.attention import self_attention
-from lane_mlir.importers.feed_forward import gated, mixture, with_shared_expert
+from lane_mlir.importers.feed_forward import gated, mixture, row_by_row, with_shared_expert
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of
 from lane_mlir.importers.step import Layer, Step
@@ -36,6 +36,7 @@ def granite(step: Step) -> SSAValue:
     return step.scale(logits, 1 / (model.required("logit_scale", float) or 1.0), "output_scaled")
 
 
+@row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
     routed = mixture(layer, x, hidden=model.feed_forward[layer.index])

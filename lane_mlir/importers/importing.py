@@ -16,6 +16,9 @@ from lane_mlir.locations import verify
 DEFAULT_CONTEXT = 2048
 """Positions that a step has room for, if its model was trained for as many."""
 
+MAX_SEQUENCES = 16
+"""Sequences of a step at most: the rows that the matrix-vector kernels take."""
+
 
 def import_step(
     checkpoint: Checkpoint,
@@ -31,7 +34,8 @@ def import_step(
 
     `rows` tokens enter at once (1: decode; more: a chunk of a prompt), `context` is the number of positions of the
     caches (2048, or what the model was trained for if that is less). A decode step returns the logits and the next
-    token, and advances to it. A chunk returns the logits of its last row, or of `all` rows, and the arg-max of the
+    token, and advances to it; of several `sequences`, one token of each enters, and it returns a row of logits for
+    each, and as many next tokens. A chunk returns the logits of its last row, or of `all` rows, and the arg-max of the
     last; the caller sets token and position.
 
     Raises LaneError for whatever the checkpoint lacks, misshapes or asks for that its family does not have, and for
@@ -44,9 +48,11 @@ def import_step(
         raise LaneError(f"rows is {rows}, expected at least 1")
     if rows > context:
         raise LaneError(f"a step of {rows} rows does not fit a context of {context} positions")
-    if sequences != 1:
-        raise LaneError(f"sequences is {sequences}: steps of several sequences are not supported yet")
-    step = Step(model, rows=rows, context=context, logits=logits, target=target or TargetAttr())
+    if not 1 <= sequences <= MAX_SEQUENCES:
+        raise LaneError(f"sequences is {sequences}, expected 1 to {MAX_SEQUENCES}")
+    if sequences > 1 and rows > 1:
+        raise LaneError(f"a step of {sequences} sequences takes one token of each, not {rows} rows")
+    step = Step(model, rows=rows, context=context, logits=logits, target=target or TargetAttr(), sequences=sequences)
     module = step.close(build(step))
     model.refuse_unknown()
     _refuse_oversized(step)

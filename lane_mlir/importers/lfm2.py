@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import ArgumentKind, ConvOp, Pairing, Scoring, shape_of
 from lane_mlir.importers.attention import self_attention
-from lane_mlir.importers.feed_forward import gated, mixture, scoring_of
+from lane_mlir.importers.feed_forward import gated, mixture, row_by_row, scoring_of
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of
 from lane_mlir.importers.step import Layer, Step
@@ -43,13 +43,18 @@ def _short_convolution(layer: Layer, x: SSAValue) -> SSAValue:
     taps = model.size("shortconv.l_cache")
     parts = layer.linear(x, "shortconv.in_proj", 3 * width)
     b, c, y = (layer.columns(parts, i * width, width, f"shortconv.{part}") for i, part in enumerate("bcx"))
-    ring = layer.state(ArgumentKind.CONV_RING, "conv", taps, width)
     w = layer.constant("shortconv.conv.weight", width, taps)
-    y = layer.emit(ConvOp(layer.multiply(b, y, "shortconv.bx"), w, ring), "shortconv.conv.weight", "shortconv.conv")
+
+    def convolve(layer: Layer, x: SSAValue) -> SSAValue:
+        ring = layer.state(ArgumentKind.CONV_RING, "conv", taps, width)
+        return layer.emit(ConvOp(x, w, ring), "shortconv.conv.weight", "shortconv.conv")
+
+    y = layer.each_sequence(convolve, layer.multiply(b, y, "shortconv.bx"), role="shortconv.conv")
     y = layer.multiply(layer.tail(c, "shortconv.c.tail"), layer.tail(y, "shortconv.conv.tail"), "shortconv.gated")
     return layer.linear(y, "shortconv.out_proj", model.width)
 
 
+@row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
     renormalize = model.optional("expert_weights_norm", bool, True)

@@ -11,22 +11,27 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import Pairing
 from lane_mlir.importers.attention import self_attention
-from lane_mlir.importers.feed_forward import gated, mixture
+from lane_mlir.importers.feed_forward import gated, mixture, row_by_row
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of
-from lane_mlir.importers.step import Step
+from lane_mlir.importers.step import Layer, Step
 
 
 @importer("llama")
 def llama(step: Step) -> SSAValue:
     model = step.model
-    experts = model.count("expert_count")
+    feed_forward = _mixture if model.count("expert_count") else gated
     rotation = step.rotation(rotary_of(model, step.context), Pairing.INTERLEAVED)
     x = step.embedding()
     for layer in step.layers():
         y = self_attention(layer, layer.rms_norm(x, "attn_norm"), rotation)
         x = layer.residual(x, y, "attn_residual")
         y = layer.rms_norm(x, "ffn_norm")
-        y = mixture(layer, y, hidden=model.feed_forward[layer.index]) if experts else gated(layer, y)
+        y = feed_forward(layer, y)
         x = layer.residual(x, y, "ffn_residual")
     return step.head(step.rms_norm(x, "output_norm"))
+
+
+@row_by_row
+def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
+    return mixture(layer, x, hidden=layer.model.feed_forward[layer.index])

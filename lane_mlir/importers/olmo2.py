@@ -41,6 +41,11 @@ def _attention(layer: Layer, x: SSAValue, rotation: Rotation, window: int | None
     model, index = layer.model, layer.index
     q, k, v = project(layer, x)
     q, k = layer.rms_norm(q, "attn_q_norm"), layer.rms_norm(k, "attn_k_norm")
-    q = place_heads(layer, q, "attn_q", model.heads[index], rotation)
-    k = place_heads(layer, k, "attn_k", model.kv_heads[index], rotation)
-    return layer.linear(attend(layer, q, k, v, window=window), "attn_output", model.width)
+
+    def rotate_and_attend(layer: Layer, q: SSAValue, k: SSAValue, v: SSAValue) -> SSAValue:
+        q = place_heads(layer, q, "attn_q", model.heads[index], rotation)
+        k = place_heads(layer, k, "attn_k", model.kv_heads[index], rotation)
+        return attend(layer, q, k, v, window=window)
+
+    y = layer.each_sequence(rotate_and_attend, q, k, v, role="attention")
+    return layer.linear(y, "attn_output", model.width)

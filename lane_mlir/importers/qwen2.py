@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import Pairing
 from lane_mlir.importers.attention import self_attention
-from lane_mlir.importers.feed_forward import gated, mixture, with_shared_expert
+from lane_mlir.importers.feed_forward import gated, mixture, row_by_row, with_shared_expert
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of
 from lane_mlir.importers.step import Layer, Step
@@ -32,6 +32,7 @@ def qwen2(step: Step) -> SSAValue:
     return step.head(step.rms_norm(x, "output_norm"))
 
 
+@row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
     shared = model.count("expert_shared_feed_forward_length") or model.feed_forward[layer.index]

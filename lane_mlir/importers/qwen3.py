@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import Pairing
 from lane_mlir.importers.attention import self_attention
-from lane_mlir.importers.feed_forward import gated, mixture
+from lane_mlir.importers.feed_forward import gated, mixture, row_by_row
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of
 from lane_mlir.importers.step import Step
@@ -20,7 +20,7 @@ from lane_mlir.importers.step import Step
 @importer("qwen3moe")
 def qwen3(step: Step) -> SSAValue:
     model = step.model
-    feed_forward = mixture if model.count("expert_count") else gated
+    feed_forward = row_by_row(mixture) if model.count("expert_count") else gated
     rotation = step.rotation(rotary_of(model, step.context), Pairing.HALF)
     x = step.embedding()
     for layer in step.layers():

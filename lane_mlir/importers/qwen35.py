@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import KeyHeadOrder, Pairing
 from lane_mlir.importers.delta_net import delta_rule, gated_attention, recurrent_layers
-from lane_mlir.importers.feed_forward import gated, mixture, with_shared_expert
+from lane_mlir.importers.feed_forward import gated, mixture, row_by_row, with_shared_expert
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of, sections_of
 from lane_mlir.importers.step import Layer, Step
@@ -44,6 +44,7 @@ def _gates(layer: Layer, x: SSAValue, value_heads: int) -> tuple[SSAValue, SSAVa
     return layer.linear(x, "ssm_beta", value_heads), layer.linear(x, "ssm_alpha", value_heads)
 
 
+@row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     shared = layer.model.size("expert_shared_feed_forward_length")
     return with_shared_expert(layer, x, mixture(layer, x), shared, is_gated=True)

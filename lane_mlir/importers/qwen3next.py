@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import KeyHeadOrder, Pairing
 from lane_mlir.importers.delta_net import delta_rule, gated_attention, recurrent_layers
-from lane_mlir.importers.feed_forward import mixture, with_shared_expert
+from lane_mlir.importers.feed_forward import mixture, row_by_row, with_shared_expert
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of
 from lane_mlir.importers.step import Layer, Step
@@ -21,7 +21,6 @@ from lane_mlir.importers.step import Layer, Step
 def qwen3next(step: Step) -> SSAValue:
     model = step.model
     is_recurrent = recurrent_layers(model)
-    shared = model.size("expert_shared_feed_forward_length")
     rotation = step.rotation(rotary_of(model, step.context), Pairing.HALF)
     x = step.embedding()
     for layer in step.layers():
@@ -31,8 +30,7 @@ def qwen3next(step: Step) -> SSAValue:
         else:
             y = gated_attention(layer, y, rotation)
         x = layer.residual(x, y, "attn_residual")
-        y = layer.rms_norm(x, "post_attention_norm")
-        y = with_shared_expert(layer, y, mixture(layer, y), shared, is_gated=True)
+        y = _mixture(layer, layer.rms_norm(x, "post_attention_norm"))
         x = layer.residual(x, y, "ffn_residual")
     return step.head(step.rms_norm(x, "output_norm"))
 
@@ -43,3 +41,9 @@ def _gates(layer: Layer, x: SSAValue, value_heads: int) -> tuple[SSAValue, SSAVa
     both = layer.linear(x, "ssm_ba", 2 * value_heads)
     each = value_heads // key_heads
     return layer.columns(both, 0, each, "delta_b", key_heads), layer.columns(both, each, each, "delta_a", key_heads)
+
+
+@row_by_row
+def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
+    shared = layer.model.size("expert_shared_feed_forward_length")
+    return with_shared_expert(layer, x, mixture(layer, x), shared, is_gated=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -29,7 +29,9 @@ from lane_mlir.dialects.tg import (
     BinaryOp,
     BinaryOperator,
     ConstantOp,
+    EmptyOp,
     GatherOp,
+    InsertOp,
     LayerNormOp,
     MatmulOp,
     Pairing,
@@ -57,6 +59,10 @@ LogitRows: TypeAlias = Literal["last", "all"]
 """Of which rows of a chunk the logits are wanted."""
 
 
+SequenceBuilder: TypeAlias = "Callable[..., SSAValue]"
+"""Makes the rows of one sequence: of the layer of that sequence, and of the rows of other values."""
+
+
 @dataclass(frozen=True)
 class Rotation:
     """The tables of a rotation, and which columns it pairs."""
@@ -77,14 +83,22 @@ class Scope:
 
     step: Step
     prefix: str
+    sequence: int
+    """The sequence whose position and state the ops take."""
 
-    def __init__(self, step: Step, prefix: str):
+    def __init__(self, step: Step, prefix: str, sequence: int = 0):
         self.step = step
         self.prefix = prefix
+        self.sequence = sequence
 
     @property
     def model(self) -> Model:
         return self.step.model
+
+    @property
+    def position(self) -> SSAValue:
+        """The position of the first row of the sequence."""
+        return self.step.positions[self.sequence]
 
     def append(self, op: Operation, location: str) -> None:
         """Append an op located by `location`."""
@@ -226,7 +240,7 @@ class Scope:
     def rotate(self, x: SSAValue, rotation: Rotation, heads: int, role: str) -> SSAValue:
         """The rotation of x [rows·heads, width]."""
         cos, sin, pairing = rotation.cos, rotation.sin, rotation.pairing
-        return self.emit(RopeOp(x, cos, sin, self.step.position, per_row=heads, pairing=pairing), role)
+        return self.emit(RopeOp(x, cos, sin, self.position, per_row=heads, pairing=pairing), role)
 
     def last_row(self, x: SSAValue, role: str) -> SSAValue:
         rows, columns = shape_of(x)
@@ -234,20 +248,49 @@ class Scope:
 
 
 class Layer(Scope):
-    """Builds the ops of one layer."""
+    """Builds the ops of one layer, for all sequences or, where there is state or a position, for one of them."""
 
-    def __init__(self, step: Step, index: int):
-        super().__init__(step, f"blk.{index}.")
+    def __init__(self, step: Step, index: int, sequence: int = 0):
+        super().__init__(step, f"blk.{index}.", sequence)
         self.index = index
+
+    def each_sequence(self, build: SequenceBuilder, *rows: SSAValue, role: str) -> SSAValue:
+        """
+        What `build` makes of the rows of each sequence, put together again: it takes the layer of one sequence, and the
+        rows of that. Values that are the same for all it takes from outside.
+        """
+        sequences = self.step.sequences
+        if sequences == 1:
+            return build(self, *rows)
+        parts: list[SSAValue] = []
+        for sequence in range(sequences):
+            layer = Layer(self.step, self.index, sequence)
+            parts.append(build(layer, *(layer.row(x, f"{role}.row") for x in rows)))
+        return self._put_together(parts, role)
+
+    def row(self, x: SSAValue, role: str) -> SSAValue:
+        """The row of the sequence."""
+        columns = shape_of(x)[1]
+        return self.view(x, 1, columns, role, self.sequence * columns)
+
+    def _put_together(self, parts: Sequence[SSAValue], role: str) -> SSAValue:
+        columns = shape_of(parts[0])[1]
+        empty = EmptyOp(TensorType(f32, (len(parts), columns)))
+        self.append(empty, role)
+        rows = empty.result
+        for sequence, part in enumerate(parts):
+            insert = InsertOp(part, rows, every=len(parts) * columns, start=sequence * columns)
+            rows = self.emit(insert, role)
+        return rows
 
     def state(self, kind: ArgumentKind, name: str, length: int, width: int) -> SSAValue:
         """A new array of state of the layer, [length, width]."""
-        return self.step.argument(kind, self.prefix + name, MemRefType(f32, (length, width)))
+        return self.step.argument(kind, self.prefix + name, MemRefType(f32, (length, width)), self.sequence)
 
     def cache(self, rows: SSAValue, name: str) -> SSAValue:
         """Set rows into a cache of their own from the step's position on; the cache."""
         cache = self.state(ArgumentKind.KV_CACHE, name, self.step.context, shape_of(rows)[1])
-        self.append(SetRowOp(rows, cache, self.step.position), f"{name}_cache")
+        self.append(SetRowOp(rows, cache, self.position), f"{name}_cache")
         return cache
 
     def tail(self, x: SSAValue, role: str) -> SSAValue:
@@ -255,7 +298,7 @@ class Layer(Scope):
         What of x is still needed once the last layer has mixed the rows of a chunk: the last row, if only its logits
         are wanted.
         """
-        is_last = self.index == self.model.layers - 1
+        is_last = self.index == self.model.layers - 1 and self.step.rows > 1
         return self.last_row(x, role) if is_last and self.step.logits == "last" else x
 
     def residual(self, x: SSAValue, y: SSAValue, role: str) -> SSAValue:
@@ -267,15 +310,20 @@ class Layer(Scope):
 
 class Step(Scope):
     """
-    A step of one sequence: `rows` tokens from the position on, with room for `context` positions.
+    A step: `rows` tokens of one sequence, or one token of each of several `sequences`, from the position of each on,
+    with room for `context` positions. The rows of its values are tokens, those of the first sequence first.
 
     Builds what belongs to no layer; `layers()` has a builder for each layer.
     """
 
-    def __init__(self, model: Model, *, rows: int, context: int, logits: LogitRows, target: TargetAttr):
+    def __init__(
+        self, model: Model, *, rows: int, context: int, logits: LogitRows, target: TargetAttr, sequences: int = 1
+    ):
         super().__init__(self, "")
         self._model = model
         self.rows = rows
+        """Tokens of each sequence."""
+        self.sequences = sequences
         self.context = context
         self.logits: LogitRows = logits
         self.target = target
@@ -285,8 +333,11 @@ class Step(Scope):
         self.state_bytes = 0
         """Bytes of the caches and the state, as the target stores them."""
         self._arguments: list[DictionaryAttr] = []
-        self.token = self.argument(ArgumentKind.TOKEN, "token", MemRefType(i32, (rows,)))
-        self.position = self.argument(ArgumentKind.POSITION, "position", MemRefType(i32, (1,)))
+        self.token = self.argument(ArgumentKind.TOKEN, "token", MemRefType(i32, (rows * sequences,)))
+        self.positions: Sequence[SSAValue] = [
+            self.argument(ArgumentKind.POSITION, "position", MemRefType(i32, (1,)), sequence)
+            for sequence in range(sequences)
+        ]
 
     @property
     def model(self) -> Model:
@@ -296,10 +347,10 @@ class Step(Scope):
         for index in range(self.model.layers):
             yield Layer(self, index)
 
-    def argument(self, kind: ArgumentKind, name: str, type_: Attribute) -> SSAValue:
+    def argument(self, kind: ArgumentKind, name: str, type_: Attribute, sequence: int = 0) -> SSAValue:
         argument = self.block.insert_arg(type_, len(self.block.args))
         argument.name_hint = name
-        self._arguments.append(argument_attributes(kind, 0, name))
+        self._arguments.append(argument_attributes(kind, sequence, name))
         if kind not in (ArgumentKind.TOKEN, ArgumentKind.POSITION):
             stored = self.target.cache.data if kind is ArgumentKind.KV_CACHE else self.target.state.data
             self.state_bytes += size_of(argument) * (4 if stored is Precision.F32 else 2)
@@ -309,7 +360,7 @@ class Step(Scope):
         """The embedding of each token."""
         model = self.model
         table = self.constant("token_embd.weight", model.vocabulary, model.width)
-        result = TensorType(f32, (self.rows, model.width))
+        result = TensorType(f32, (self.rows * self.sequences, model.width))
         return self.emit(GatherOp(table, self.token, result), "token_embd.weight", "token_embd")
 
     def rotation(self, rotary: Rotary, pairing: Pairing) -> Rotation:
@@ -358,14 +409,19 @@ class Step(Scope):
         return self.emit(MatmulOp(x, table), "token_embd.weight", "output")
 
     def close(self, logits: SSAValue) -> ModuleOp:
-        """The arg-max of the last row, the advance of a decode step, and the module around it all."""
-        argmax = ArgmaxOp(self.last_row(logits, "last_logits"))
-        token = self.emit(argmax, "id")
-        if self.rows == 1:
-            self.append(AdvanceOp(token, self.token, self.position), "advance")
-        self.append(ReturnOp(logits, token), "return")
+        """
+        The arg-max of the last row of each sequence, the advance of a decode step, and the module around it all. It
+        returns the logits, and the next token of each sequence.
+        """
+        columns, ids = shape_of(logits)[1], list[SSAValue]()
+        for sequence, position in enumerate(self.positions):
+            last = shape_of(logits)[0] - self.sequences + sequence
+            ids.append(self.emit(ArgmaxOp(self.view(logits, 1, columns, "last_logits", last * columns)), "id"))
+            if self.rows == 1:
+                self.append(AdvanceOp(ids[-1], self.token, position, sequence), "advance")
+        self.append(ReturnOp(logits, *ids), "return")
         self._refuse_uneven()
-        inputs, outputs = [argument.type for argument in self.block.args], [logits.type, token.type]
+        inputs, outputs = [argument.type for argument in self.block.args], [v.type for v in (logits, *ids)]
         func = FuncOp("step", (inputs, outputs), Region(self.block), arg_attrs=ArrayAttr(self._arguments))
         return ModuleOp([func], {TARGET: self.target})
 

@@ -62,9 +62,11 @@ class Recipe:
     held: tuple[str, ...] = ()
     context: int | None = None
 
-    def lift(self, checkpoint: Checkpoint, rows: int, logits: LogitRows) -> ModuleOp:
-        """The lifted step of a checkpoint."""
-        return import_step(checkpoint, rows=rows, context=self.context, logits=logits, target=self.target)
+    def lift(self, checkpoint: Checkpoint, rows: int, logits: LogitRows, sequences: int = 1) -> ModuleOp:
+        """The lifted step of a checkpoint: of rows of one sequence, or of a row of each of several."""
+        return import_step(
+            checkpoint, rows=rows, context=self.context, sequences=sequences, logits=logits, target=self.target
+        )
 
     def lower(self, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None = None) -> list[Report]:
         """

@@ -36,7 +36,9 @@ def refusal(source: Path | Checkpoint, **options: Any) -> str:
         ({"context": 0}, "context is 0, expected at least 1"),
         ({"context": -1}, "context is -1, expected at least 1"),
         ({"context": 10**9}, "a context of 1000000000 positions takes 1907.3 GiB of state, more than the 140 GiB"),
-        ({"sequences": 2}, "sequences is 2"),
+        ({"sequences": 0}, "sequences is 0, expected 1 to 16"),
+        ({"sequences": 17}, "sequences is 17, expected 1 to 16"),
+        ({"sequences": 2, "rows": 2}, "a step of 2 sequences takes one token of each, not 2 rows"),
     ],
 )
 def test_sizes_of_the_step(model: Callable[[str], Path], options: dict[str, int], message: str) -> None:

@@ -15,6 +15,7 @@ from lane_mlir.dialects import tg
 
 TOKEN = "%token: memref<1xi32> {tg.arg = #tg.arg<token, 0>}"
 POSITION = "%pos: memref<1xi32> {tg.arg = #tg.arg<position, 0>}"
+SECOND = "%p: memref<1xi32> {tg.arg = #tg.arg<position, 1>}"
 
 
 def parse(text: str) -> ModuleOp:
@@ -128,6 +129,18 @@ def test_an_argument_attribute_of_another_kind() -> None:
         (
             (TOKEN, POSITION, *(f'%{k}: memref<64x32xf32> {{tg.arg = #tg.arg<kv_cache, 0, "k">}}' for k in "ab")),
             'has two arguments named "k"',
+        ),
+        (
+            (TOKEN, POSITION, SECOND, *(f'%{k}: memref<64x32xf32> {{tg.arg = #tg.arg<kv_cache, 1, "k">}}' for k in "ab")),
+            'has two arguments named "k" of sequence 1',
+        ),
+        (
+            (
+                *(TOKEN, POSITION, SECOND, '%a: memref<64x32xf32> {tg.arg = #tg.arg<kv_cache, 0, "k">}'),
+                '%b: memref<32x32xf32> {tg.arg = #tg.arg<kv_cache, 1, "k">}',
+            ),
+            'has "k" of sequence 0 as a kv_cache of type memref<64x32xf32>, and of sequence 1 as a kv_cache of type '
+            "memref<32x32xf32>: expected alike",
         ),
     ],
 )  # fmt: skip

@@ -303,6 +303,17 @@ REFUSED: list[tuple[type[IRDLOperation], dict[str, Part], str]] = [
     (tg.InsertOp, {"start": 33}, "places 33 to 49 of a unit of 48"),
     (tg.InsertOp, {"start": -1}, "places -1 to 15 of a unit of 48"),
     (tg.InsertOp, {"result": "tensor<1x96xf32>"}, "result is 1x96, expected 2x48 (the shape of dst)"),
+    (
+        tg.InsertOp,
+        {name: f"tensor<2x32xf32, {INT8}>" for name in ("dst", "result")} | {"every": 64, "start": 0},
+        "src and dst are stored as plain f32 values and #tg.quantized<int8>, expected alike",
+    ),
+    (
+        tg.InsertOp,
+        {name: f"tensor<2x64xf32, {INT8}>" for name in ("dst", "result")}
+        | {"src": f"tensor<1x32xf32, {INT8}>", "every": 128, "start": 16},
+        "places 32 values from 16 on of units of 128, no whole int8 blocks of 32",
+    ),
     (tg.SliceOp, {"x": "memref<96xf32>"}, "x is 96, expected 2 dimensions"),
     (tg.SliceOp, {"every": 36}, "the size of x (96) is no multiple of every (36)"),
     (tg.SliceOp, {"start": 33}, "takes 33 to 49 of a unit of 48"),
@@ -435,7 +446,8 @@ REFUSED: list[tuple[type[IRDLOperation], dict[str, Part], str]] = [
     (tg.ArgmaxOp, {"result": "tensor<1xi32>"}, "result is 1, expected 2 (one a row of x)"),
     (tg.ArgmaxOp, {"result": "tensor<2xi64>"}, "result 'result' at position 0 does not verify:\nfound tensor<2xi64>, expected a tensor of i32"),
     (tg.AdvanceOp, {"id": "tensor<2xi32>"}, "id is 2, expected 1"),
-    (tg.AdvanceOp, {"token": "memref<2xi32>"}, "token is 2, expected 1"),
+    (tg.AdvanceOp, {"token": "memref<2x1xi32>"}, "token is 2x1, expected 1 dimension"),
+    (tg.AdvanceOp, {"token": "memref<2xi32>", "item": 2}, "moves on token 2 of 2"),
     (tg.AdvanceOp, {"pos": "memref<1xi64>"}, "operand 'pos' at position 2 does not verify"),
 ]  # fmt: skip
 
@@ -449,6 +461,7 @@ def test_refusals(kind: type[IRDLOperation], changes: dict[str, Part], message: 
 
 
 FREE = {
+    (tg.AdvanceOp, "token", 0),
     (tg.ConstantOp, "result", 0),
     (tg.ConstantOp, "result", 1),
     (tg.EmptyOp, "result", 0),

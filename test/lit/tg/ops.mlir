@@ -151,14 +151,16 @@ func.func @recurrent(%x: tensor<2x96xf32>, %taps: tensor<96x4xf32>, %ring: memre
   func.return
 }
 
-// CHECK: func.func @sampling(%token: memref<1xi32>, %pos: memref<1xi32>, %logits: tensor<1x64xf32>) -> tensor<1xi32> {
-func.func @sampling(%token: memref<1xi32>, %pos: memref<1xi32>, %logits: tensor<1x64xf32>) -> tensor<1xi32> {
+// CHECK: func.func @sampling(%token: memref<1xi32>, %tokens: memref<3xi32>, %pos: memref<1xi32>, %logits: tensor<1x64xf32>) -> tensor<1xi32> {
+func.func @sampling(%token: memref<1xi32>, %tokens: memref<3xi32>, %pos: memref<1xi32>, %logits: tensor<1x64xf32>) -> tensor<1xi32> {
   // CHECK-NEXT: %id = tg.argmax %logits : (tensor<1x64xf32>) -> tensor<1xi32>
   %id = tg.argmax %logits : (tensor<1x64xf32>) -> tensor<1xi32>
   // CHECK-NEXT: %id2 = tg.argmax[21] %logits {note = "greedy"} : (tensor<1x64xf32>) -> tensor<1xi32>
   %id2 = tg.argmax[21] %logits {note = "greedy"} : (tensor<1x64xf32>) -> tensor<1xi32>
   // CHECK-NEXT: tg.advance %id to %token, %pos : tensor<1xi32>, memref<1xi32>, memref<1xi32>
   tg.advance %id to %token, %pos : tensor<1xi32>, memref<1xi32>, memref<1xi32>
+  // CHECK-NEXT: tg.advance %id to %tokens item 2, %pos : tensor<1xi32>, memref<3xi32>, memref<1xi32>
+  tg.advance %id to %tokens item 2, %pos : tensor<1xi32>, memref<3xi32>, memref<1xi32>
   // CHECK-NEXT: tg.advance[22] %id to %token, %pos {note = "last"} : tensor<1xi32>, memref<1xi32>, memref<1xi32>
   tg.advance[22] %id to %token, %pos {note = "last"} : tensor<1xi32>, memref<1xi32>, memref<1xi32>
   // CHECK-NEXT: func.return %id : tensor<1xi32>
