@@ -260,6 +260,47 @@ def test_gated_pair(emulator: Any, new_memory: Any, numerics: Numerics, m: int, 
         assert np.array_equal(bench.quantized("h"), quantize(h, numerics).reshape(-1))
 
 
+@pytest.mark.parametrize("numerics", [Numerics.INT8, Numerics.TWO_PASS_INT8])
+def test_many_rows_on_tensor_cores_by_every_format(emulator: Any, new_memory: Any, numerics: Numerics):
+    """Rows, columns and weights that fill no tile; two products side by side; a row of a cache."""
+    bench, n, m, launches, expected = Bench(numerics, new_memory), 150, 37, [], {}
+    position = bench.given("pos", np.array([2], np.int32), DType.I32)
+    cache = bench.given("kc", np.zeros((48, n), np.float16), DType.F16)
+    for k in (256, 288):
+        x, values = bench.activation(f"x{k}", m, k)
+        for fmt in FORMATS:
+            if not fmt.is_block or k % fmt.values:
+                continue
+            w, weights = bench.weight(f"w.{fmt}{k}", fmt, n, k)
+            y = Target(bench.buffer(f"y.{fmt}{k}", m, n))
+            launches.append(launch.GemvOp(x, w, y, format=fmt, k=k, n=n, m=m))
+            expected[f"y.{fmt}{k}"] = bench.product(values, weights, fmt)
+    product = Product(w, Target(cache, position, Dst(row=Row(n))), n)
+    launches.append(launch.GemmPartsOp(x, [Product(w, Target(bench.buffer("z", m, n)), n), product], format=fmt, k=k, m=m))
+    bench.run(emulator, *launches)
+    for name, result in {**expected, "z": bench.product(values, weights, fmt)}.items():
+        assert_close(bench.plain(name), result)
+    assert_close(bench.plain("kc").reshape(48, n)[2 : m + 2], bench.product(values, weights, fmt), 2.0**-11)
+
+
+@pytest.mark.parametrize("numerics", [Numerics.INT8, Numerics.TWO_PASS_INT8])
+@pytest.mark.parametrize("formats", [(Format.Q4_K, Format.Q4_K), (Format.Q4_0, Format.Q6_K)])
+def test_gated_pair_of_many_rows(emulator: Any, new_memory: Any, numerics: Numerics, formats: tuple[Format, Format]):
+    bench, n, k, m = Bench(numerics, new_memory), 96, 256, 70
+    x, values = bench.activation("x", m, k)
+    (wg, gate), (wu, up) = (bench.weight(f"w{i}", fmt, n, k) for i, fmt in enumerate(formats))
+    bg, bu = (bench.rng.standard_normal(n).astype(np.float32) for _ in range(2))
+    op = launch.GemvGluOp(
+        x, wg, wu, bench.buffer("h", m, n), formats=formats, k=k, n=n, m=m, quant=True,
+        biases=(bench.given("bg", bg), bench.given("bu", bu)),
+    )  # fmt: skip
+    bench.run(emulator, op)
+    h = bench.plain("h").reshape(m, n)
+    gated = bench.product(values, gate, formats[0]) + bg
+    assert_close(h, silu(gated) * (bench.product(values, up, formats[1]) + bu))
+    assert np.array_equal(bench.quantized("h"), quantize(h, numerics).reshape(-1))
+
+
 def test_only_the_rows_of_a_tail_are_computed(emulator: Any, new_memory: Any):
     bench, n, k = Bench(Numerics.INT8, new_memory), 32, 256
     x, values = bench.activation("x", 5, k)

@@ -54,6 +54,15 @@ struct Choice<false, A, B> {
   using type = B;
 };
 
+template <typename A, typename B>
+struct Same {
+  static constexpr bool value = false;
+};
+template <typename A>
+struct Same<A, A> {
+  static constexpr bool value = true;
+};
+
 // ---- Programmatic launch (from sm_90 on; before, a kernel starts when its predecessor has ended). ----
 
 // Blocks until all kernels before this one have ended and what they wrote is visible.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
+from lane_mlir.cuda.kernels.gemm import GEMM_TILE_N, gemm_shared_bytes, has_minima, scales_halves, tile_rows
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, QBLOCK, GemvSplit, split_gemv, staged_bytes, unit_values
 from lane_mlir.cuda.layout import layout
 from lane_mlir.cuda.printer.kernel import (
@@ -96,6 +97,11 @@ class Rows:
         )
 
     @property
+    def columns(self) -> int:
+        """Output columns of a block."""
+        return self.split.columns
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory: the activation, then in its place what is to be quantized."""
         result = 4 * self.m * self.split.columns if self.quant else 0
@@ -111,6 +117,76 @@ class Rows:
             block=self.split.warps * _WARP,
             shared=self.shared,
         )
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A product of many rows on tensor cores: what its kernel's constants say, whichever launch it is part of."""
+
+    formats: tuple[Format, ...]
+    """That of the weight, or those of the gate and the up weight of a gated pair."""
+    k: int
+    m: int
+    words: int
+    rows: int
+    """Of a tile."""
+    f32: bool
+    quant: bool
+
+    @property
+    def glu(self) -> bool:
+        return len(self.formats) > 1
+
+    @property
+    def columns(self) -> int:
+        """Output columns of a tile."""
+        return GEMM_TILE_N // len(self.formats)
+
+    @property
+    def shape(self) -> str:
+        """The constants: `GemmShape{.k = 576, …}`."""
+        return struct(
+            "GemmShape",
+            k=self.k,
+            m=self.m,
+            words=self.words,
+            rows=self.rows,
+            quant=self.quant or None,
+            f32=None if self.f32 else False,
+            glu=self.glu or None,
+        )
+
+    def kernel(self, name: str, call: str, printing: Printing, tiles: int) -> Kernel:
+        halves = any(scales_halves(format) for format in self.formats)
+        minima = any(has_minima(format) for format in self.formats)
+        return Kernel(
+            name=f"{name}_{self.formats[0]}",
+            header="gemm.cuh",
+            call=call,
+            arguments=printing.take(),
+            grid=(ceil_div(self.m, self.rows), tiles, 1),
+            block=2 * self.rows,
+            shared=gemm_shared_bytes(self.rows, self.words, halves, minima),
+        )
+
+
+def tiles_of(
+    launch: LaunchOp,
+    printing: Printing,
+    formats: tuple[Format, ...],
+    *,
+    k: int,
+    m: int,
+    f32: bool = True,
+    quant: bool = False,
+) -> Tiles:
+    """How the product of a launch runs in tiles on tensor cores."""
+    for format in formats:
+        layout(format)
+    if k % QBLOCK:
+        raise refuse(launch, f"its rows of {k} values are no whole number of blocks of {QBLOCK}")
+    rows = tile_rows(m, launch.gemm_rows(printing.numerics))
+    return Tiles(formats, k, m, printing.words, rows, f32, quant)
 
 
 def rows_of(
@@ -172,11 +248,18 @@ def type_of(format: Format) -> str:
 
 def print_gemv(launch: GemvOp, printing: Printing) -> Sequence[Kernel]:
     format, n, k, m = launch.format.data, launch.n.data, launch.k.data, launch.m.data
-    if m > GEMV_ROWS:
-        raise refuse(launch, f"it has {m} rows")
     f32, quant = launch.f32 is not None, launch.quant is not None
     if quant and not launch.target.dst.own:
         raise refuse(launch, "it quantizes a result that is part of a buffer")
+    if launch.on_tensor_cores(printing.numerics):
+        tiles = tiles_of(launch, printing, (format,), k=k, m=m, f32=f32, quant=quant)
+        x = input_of(printing, launch.x, printing.words, k, launch.tail.data if launch.tail is not None else None)
+        product = product_of(printing, Product(launch.w, launch.target, n, launch.bias))
+        quantized = printing.writes_quantized("y", launch.y) if quant else ""
+        call = f"gemm<{type_of(format)}, {tiles.shape}>({x}, QuantizedResult{{{quantized}}}, {product})"
+        return [tiles.kernel("gemm", call, printing, ceil_div(n, GEMM_TILE_N))]
+    if m > GEMV_ROWS:
+        raise refuse(launch, f"it has {m} rows")
     rows = rows_of(launch, printing, format=format, n=n, k=k, m=m, per_warp=launch.per_warp.data, f32=f32, quant=quant)
     x = input_of(printing, launch.x, rows.words, k, launch.tail.data if launch.tail is not None else None)
     product = product_of(printing, Product(launch.w, launch.target, n, launch.bias))
@@ -187,12 +270,17 @@ def print_gemv(launch: GemvOp, printing: Printing) -> Sequence[Kernel]:
 
 def print_gemm_parts(launch: GemmPartsOp, printing: Printing) -> Sequence[Kernel]:
     format, k, m = launch.format.data, launch.k.data, launch.m.data
+    products, tail = launch.each(), launch.tail.data if launch.tail is not None else None
+    if launch.on_tensor_cores(printing.numerics):
+        tiles = tiles_of(launch, printing, (format,), k=k, m=m)
+        x = input_of(printing, launch.x, printing.words, k, tail)
+        made = ", ".join(product_of(printing, product, str(i)) for i, product in enumerate(products))
+        call = f"gemm<{type_of(format)}, {tiles.shape}>({x}, QuantizedResult{{}}, {made})"
+        return [tiles.kernel("gemm_parts", call, printing, sum(ceil_div(p.n, GEMM_TILE_N) for p in products))]
     if m > GEMV_ROWS:
         raise refuse(launch, f"it has {m} rows")
-    columns = launch.gemm_cols()
-    rows = rows_of(launch, printing, format=format, n=columns, k=k, m=m, per_warp=launch.per_warp.data)
-    x = input_of(printing, launch.x, rows.words, k, launch.tail.data if launch.tail is not None else None)
-    products = launch.each()
+    rows = rows_of(launch, printing, format=format, n=launch.gemm_cols(), k=k, m=m, per_warp=launch.per_warp.data)
+    x = input_of(printing, launch.x, rows.words, k, tail)
     made = ", ".join(product_of(printing, product, str(i)) for i, product in enumerate(products))
     call = f"gemv<{type_of(format)}, {rows.shape}>({x}, QuantizedResult{{}}, {made})"
     blocks = sum(ceil_div(product.n, rows.split.columns) for product in products)
@@ -202,22 +290,28 @@ def print_gemm_parts(launch: GemmPartsOp, printing: Printing) -> Sequence[Kernel
 def print_gemv_glu(launch: GemvGluOp, printing: Printing) -> Sequence[Kernel]:
     gate, up = launch.formats.data
     n, k, m = launch.n.data, launch.k.data, launch.m.data
-    if m > GEMV_ROWS:
-        raise refuse(launch, f"it has {m} rows")
+    layout(up)
     if gate.is_block != up.is_block or unit_values(gate) != unit_values(up):
         raise refuse(launch, f"its weights are stored in formats read in different units, {gate} and {up}")
-    layout(up)
     f32, quant = launch.f32 is not None, launch.quant is not None
-    rows = rows_of(launch, printing, format=gate, n=n, k=k, m=m, per_warp=launch.per_warp.data, f32=f32, quant=quant)
-    x = input_of(printing, launch.x, rows.words, k, launch.tail.data if launch.tail is not None else None)
+    in_tiles = launch.on_tensor_cores(printing.numerics)
+    if in_tiles:
+        made = tiles_of(launch, printing, (gate, up), k=k, m=m, f32=f32, quant=quant)
+    elif m > GEMV_ROWS:
+        raise refuse(launch, f"it has {m} rows")
+    else:
+        per_warp = launch.per_warp.data
+        made = rows_of(launch, printing, format=gate, n=n, k=k, m=m, per_warp=per_warp, f32=f32, quant=quant)
+    x = input_of(printing, launch.x, made.words, k, launch.tail.data if launch.tail is not None else None)
     act = activation_of(launch.act.data if launch.act is not None else Activation.SILU)
     weights = f"{printing.weight('w_gate', launch.wg)}, {printing.weight('w_up', launch.wu)}"
     biases = f"{printing.reads('bias_gate', launch.bg)}, {printing.reads('bias_up', launch.bu)}"
     y = printing.writes("y", launch.out if f32 else None)
     quantized = printing.writes_quantized("y", launch.out) if quant else ""
-    constants = f"{type_of(gate)}, {type_of(up)}, {rows.shape}, {constant(n)}, {act}"
-    call = f"gemv_glu<{constants}>({x}, {weights}, {biases}, {y}, QuantizedResult{{{quantized}}})"
-    return [rows.kernel("gemv_glu", call, printing, ceil_div(n, rows.split.columns))]
+    template = "gemm_glu" if in_tiles else "gemv_glu"
+    constants = f"{type_of(gate)}, {type_of(up)}, {made.shape}, {constant(n)}, {act}"
+    call = f"{template}<{constants}>({x}, {weights}, {biases}, {y}, QuantizedResult{{{quantized}}})"
+    return [made.kernel(template, call, printing, ceil_div(n, made.columns))]
 
 
 def print_gemv_f32(launch: GemvF32Op, printing: Printing) -> Sequence[Kernel]:

@@ -308,6 +308,68 @@ T atomicExch(T* p, T x) {
   return old;
 }
 
+// Tensor cores: operands as mma.cuh describes them, each lane's registers exchanged.
+template <int REGISTERS>
+void gather_registers(unsigned (&all)[32][REGISTERS], const unsigned* own) {
+  for (int i = 0; i < REGISTERS; i++) {
+    const uint64_t* values = emulator::exchange(~0u, own[i]);
+    for (int lane = 0; lane < 32; lane++) all[lane][i] = unsigned(values[lane]);
+  }
+}
+
+// k is 8 times the registers of a.
+inline void host_mma_int8(int (&d)[4], const unsigned* a, int registers, const unsigned* b, const int (&c)[4]) {
+  unsigned first[32][4] = {}, second[32][2] = {}, own_a[4] = {}, own_b[2] = {};
+  memcpy(own_a, a, 4 * registers);
+  memcpy(own_b, b, 2 * registers);
+  gather_registers(first, own_a);
+  gather_registers(second, own_b);
+  int g = emulator::current % 32 / 4, t = emulator::current % 4, result[4];
+  for (int i = 0; i < 4; i++) {
+    int row = i / 2, column = 2 * t + i % 2;
+    result[i] = c[i];
+    for (int k = 0; k < 8 * registers; k++) {
+      int lane = k % 16 / 4, half = k / 16, byte = 8 * (k % 4);
+      int x = int8_t(first[4 * g + lane][2 * half + row] >> byte), y = int8_t(second[4 * column + lane][half] >> byte);
+      result[i] += x * y;
+    }
+  }
+  memcpy(d, result, sizeof d);
+}
+
+template <typename TO_FLOAT>
+void host_mma_16bit(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], TO_FLOAT to_float) {
+  unsigned first[32][4], second[32][2];
+  gather_registers(first, a);
+  gather_registers(second, b);
+  int g = emulator::current % 32 / 4, t = emulator::current % 4;
+  for (int i = 0; i < 4; i++) {
+    int row = i / 2, column = 2 * t + i % 2;
+    double sum = d[i];
+    for (int k = 0; k < 16; k++) {
+      int lane = k % 8 / 2, half = k / 8, shift = 16 * (k % 2);
+      sum += double(to_float(uint16_t(first[4 * g + lane][2 * half + row] >> shift))) *
+             to_float(uint16_t(second[4 * column + lane][half] >> shift));
+    }
+    d[i] = float(sum);
+  }
+}
+
+inline void host_load_matrices(unsigned (&r)[4], const void* row) {
+  const uint64_t* rows = emulator::exchange(~0u, uint64_t(row));
+  int g = emulator::current % 32 / 4, t = emulator::current % 4;
+  for (int i = 0; i < 4; i++) memcpy(&r[i], (const char*)rows[8 * i + g] + 4 * t, 4);
+}
+
+inline void host_load_matrices_transposed(unsigned (&r)[4], const void* row) {
+  const uint64_t* rows = emulator::exchange(~0u, uint64_t(row));
+  int g = emulator::current % 32 / 4, t = emulator::current % 4;
+  for (int i = 0; i < 4; i++) {
+    const uint16_t *low = (const uint16_t*)rows[8 * i + 2 * t], *high = (const uint16_t*)rows[8 * i + 2 * t + 1];
+    r[i] = low[g] | unsigned(high[g]) << 16;
+  }
+}
+
 namespace lane {
 inline uint4* const shared_memory = (uint4*)emulator::shared;
 }
