@@ -156,6 +156,9 @@ LaunchPrinter: TypeAlias = Callable[[Any, Printing], Sequence[Kernel]]
 
 Printers: TypeAlias = dict[type[LaunchOp], LaunchPrinter]
 
+Folds: TypeAlias = dict[tuple[type[LaunchOp], type[LaunchOp]], LaunchPrinter]
+"""How folds are printed, by the classes of their two launches."""
+
 
 _ELEMENTS = {DType.F32: "float", DType.I32: "int", DType.BF16: "bf16", DType.F16: "f16"}
 

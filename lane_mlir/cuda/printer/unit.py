@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue
 from xdsl.printer import Printer
 
 from lane_mlir.chips import CHIPS, DEFAULT_CHIP, Chip
-from lane_mlir.cuda.printer import norms, products
+from lane_mlir.cuda.printer import elementwise, folds, movement, norms, products, rotations
 from lane_mlir.cuda.printer.kernel import Argument, Kernel, LaunchPrinter, Printers, Printing, refuse
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, ViewOp, buffer_of
 from lane_mlir.dialects.tg import Numerics
@@ -23,6 +23,10 @@ from lane_mlir.dialects.tg import Numerics
 PRINTERS: Printers = {
     **products.PRINTERS,
     **norms.PRINTERS,
+    **rotations.PRINTERS,
+    **elementwise.PRINTERS,
+    **movement.PRINTERS,
+    **folds.PRINTERS,
 }
 """How each class of launch is printed."""
 

@@ -81,7 +81,16 @@ Buffer: TypeAlias = "NDArray[Any] | Rows | Transposed | Activation | Out | Alias
 class Comparison:
     """A schedule of some launches over named buffers, run both ways."""
 
-    def __init__(self, emulator: Any, memory: Any, launches: str, numerics: str, buffers: Mapping[str, Buffer]):
+    def __init__(
+        self,
+        emulator: Any,
+        memory: Any,
+        launches: str,
+        numerics: str,
+        buffers: Mapping[str, Buffer],
+        *,
+        reference: bool = True,
+    ):
         lines = "".join(f"  {self._line(name, buffer)}\n" for name, buffer in buffers.items())
         text = (
             f"launch.schedule @test target<h200, {numerics}, cache = f32, state = f32> {{\n{lines}{launches}\n"
@@ -98,7 +107,8 @@ class Comparison:
             self._fill(name, buffer)
         self.unit = emulator.run(self.schedule, self.emulated_memory)
         self.text: str = self.unit.text
-        self.program.run()
+        if reference:
+            self.program.run()
 
     @staticmethod
     def _line(name: str, buffer: Buffer) -> str:
@@ -253,8 +263,8 @@ Compare: TypeAlias = Callable[..., Comparison]
 def compare(emulator: Any, new_memory: Any) -> Compare:
     """Runs launches on both: `compare("launch.scale %x into %y …", x=array, y=out((2, 64))).check()`."""
 
-    def run(launches: str, numerics: str = "dequant", **buffers: Buffer) -> Comparison:
-        return Comparison(emulator, new_memory, launches, numerics, buffers)
+    def run(launches: str, numerics: str = "dequant", *, reference: bool = True, **buffers: Buffer) -> Comparison:
+        return Comparison(emulator, new_memory, launches, numerics, buffers, reference=reference)
 
     return run
 
