@@ -9,7 +9,12 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from lane_mlir.dialects.tg import (
     QUANTIZED_BLOCK,
+    AttentionOp,
+    BinaryOp,
+    DeltaOp,
+    EmptyOp,
     FusedOp,
+    InsertOp,
     LiftedOperation,
     MatmulOp,
     MoeOp,
@@ -50,6 +55,7 @@ def quantize_activations(func: FuncOp, numerics: Numerics) -> None:
         for product in list(op.walk()):
             if isinstance(product, MatmulOp | MoeOp) and not _is_inside(product.x, op) and _takes_blocks(product):
                 _take(product, _quantize(product.x, numerics, quantized))
+    _drop_plain_rows(func)
 
 
 def _is_inside(value: SSAValue, op: Operation) -> bool:
@@ -84,6 +90,8 @@ def _quantize(x: SSAValue, numerics: Numerics, quantized: dict[SSAValue, SSAValu
         Rewriter.insert_op(view, InsertPoint.after(whole.owner))
         quantized[x] = view.result
         return view.result
+    if isinstance(source, InsertOp) and _is_of_quantizing_rows(source):
+        return _quantize_rows(source, numerics, quantized)
     op = QuantizeOp(x, numerics)
     op.result.name_hint = x.name_hint
     op.location = source.location if isinstance(source, LiftedOperation | FusedOp) else UnknownLoc()
@@ -91,6 +99,45 @@ def _quantize(x: SSAValue, numerics: Numerics, quantized: dict[SSAValue, SSAValu
     Rewriter.insert_op(op, point)
     quantized[x] = op.result
     return op.result
+
+
+def _is_of_quantizing_rows(insert: InsertOp) -> bool:
+    """
+    Whether a tensor is put together of rows of whole blocks, nothing else, whose producers can quantize them: in it
+    they lie as they would if it were quantized as a whole.
+    """
+    rows: SSAValue = insert.result
+    while isinstance(op := rows.owner, InsertOp):
+        whole_rows = op.units == 1 and op.width % QUANTIZED_BLOCK == 0 and op.start.value.data % QUANTIZED_BLOCK == 0
+        if not whole_rows or not isinstance(op.src.owner, AttentionOp | DeltaOp | BinaryOp):
+            return False
+        rows = op.dst
+    return isinstance(rows.owner, EmptyOp)
+
+
+def _quantize_rows(insert: InsertOp, numerics: Numerics, quantized: dict[SSAValue, SSAValue]) -> SSAValue:
+    """The tensor of quantized rows; that of plain ones goes where nothing reads it."""
+    dst = insert.dst.owner
+    if isinstance(dst, InsertOp):
+        rows = quantized[insert.dst] if insert.dst in quantized else _quantize_rows(dst, numerics, quantized)
+    else:
+        empty = EmptyOp(TensorType(f32, shape_of(insert.dst), QuantizedAttr(numerics)))
+        Rewriter.insert_op(empty, InsertPoint.before(insert))
+        rows = empty.result
+    row = _quantize(insert.src, numerics, quantized)
+    made = InsertOp(row, rows, every=insert.every, start=insert.start)
+    made.location, made.number = insert.location, insert.number
+    made.result.name_hint = insert.result.name_hint
+    Rewriter.insert_op(made, InsertPoint.after(insert))
+    quantized[insert.result] = made.result
+    return made.result
+
+
+def _drop_plain_rows(func: FuncOp) -> None:
+    """Remove tensors put together of rows that nothing reads, the last insert first."""
+    for op in reversed(list(func.body.block.ops)):
+        if isinstance(op, InsertOp | EmptyOp) and not op.result.uses:
+            Rewriter.erase_op(op)
 
 
 def _keeps_blocks(view: ViewOp) -> bool:

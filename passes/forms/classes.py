@@ -31,6 +31,7 @@ RULE_OF_CLASS: Mapping[str, str] = MappingProxyType(
         "gates": "gates",
         "gate_projections": "gate_projections",
         "shared_expert": "shared_expert",
+        "moe_rows": "moe_rows",
         "attn_output_gate": "attn_output_gate",
         "strided_values": "strided_values",
         "row_write": "row_write",

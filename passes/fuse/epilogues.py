@@ -8,7 +8,7 @@ from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects.tg import FusedOp, MoeOp, RmsNormOp, RopeOp, ViewOp
 from lane_mlir.passes.forms import describe, gemv, norm, rope
-from lane_mlir.passes.fuse.rule import FusionRule, Place
+from lane_mlir.passes.fuse.rule import FusionRule, Place, takes_part
 
 
 class GemvNormEpilogue(FusionRule):
@@ -33,7 +33,7 @@ class MoeDeferredFinalize(FusionRule):
     def places(self, op: Operation) -> Iterator[Place]:
         for source in _normed(self, op):
             if isinstance(source, MoeOp) or (
-                isinstance(source, FusedOp) and source.fusion_class.data == "shared_expert"
+                isinstance(source, FusedOp) and source.fusion_class.data in ("shared_expert", "moe_rows")
             ):
                 yield Place("moe_deferred_finalize", (source, op))
 
@@ -66,6 +66,9 @@ class QkvHeadEpilogue(FusionRule):
         if source is None or product is None or not product.landing.dst.own:
             return
         parts = (source, *reversed(views), op)
+        if part := takes_part(views):
+            yield Place("qkv_head_epilogue", parts, refusal=part)
+            return
         others = [reader for reader in self.graph.readers(product.landing.value) if reader not in parts]
         refusal = f"{describe(source)} has another reader, {describe(others[0])}" if others else ""
         yield Place("qkv_head_epilogue", parts, refusal=refusal)

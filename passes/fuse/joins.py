@@ -9,7 +9,7 @@ from xdsl.pattern_rewriter import PatternRewriter
 
 from lane_mlir.dialects.tg import EmptyOp, InsertOp, JoinOp, ViewOp
 from lane_mlir.passes.forms import covers
-from lane_mlir.passes.fuse.rule import FusionRule, Place
+from lane_mlir.passes.fuse.rule import FusionRule, Place, takes_part
 
 
 class JoinInPlace(FusionRule):
@@ -51,6 +51,8 @@ class JoinInPlace(FusionRule):
         chains = {value: self._chain(value) for value in (op.a, op.b)}
         if chains[op.a][0] is chains[op.b][0]:
             return "both its sides are of one result"
+        if part := takes_part((*chains[op.a], *chains[op.b])):
+            return part
         first, second = sorted((op.a, op.b), key=lambda value: self.graph.index(chains[value][0]))
         empty, inserts = self._inserts(op, (first, second))
         # While it stands, the join is one more reader of both sides.

@@ -1,4 +1,4 @@
-"""Rules about mixtures of experts: shared_expert."""
+"""Rules about mixtures of experts: shared_expert, moe_rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, MatmulOp, MoeOp, QuantizeOp, UnaryOp
-from lane_mlir.passes.forms import gemv, glu, is_residual_add
+from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, InsertOp, MatmulOp, MoeOp, QuantizeOp, UnaryOp
+from lane_mlir.passes.forms import gemv, glu, is_residual_add, mixture_of
 from lane_mlir.passes.fuse.rule import FusionRule, Place
 
 
@@ -47,3 +47,25 @@ class SharedExpert(FusionRule):
             quantize = [hidden]
             hidden = self.graph.slot_of(hidden.x)
         return () if hidden is None or glu(hidden) is None else (hidden, *quantize, last, *gate)
+
+
+class MoeRows(FusionRule):
+    """A block's mixtures, of the rows of one activation and put into one tensor row by row, as one of all rows."""
+
+    name = "moe_rows"
+    anchors = (InsertOp,)
+
+    def places(self, op: Operation) -> Iterator[Place]:
+        assert isinstance(op, InsertOp)
+        if any(isinstance(reader, InsertOp) and reader.dst is op.result for reader in self.graph.readers(op.result)):
+            # The last insert is the anchor.
+            return
+        parts: list[Operation] = []
+        insert: Operation | None = op
+        while isinstance(insert, InsertOp):
+            mixture = self.graph.slot_of(insert.src)
+            if mixture is None or mixture_of(mixture) is None:
+                return
+            parts += [insert, mixture]
+            insert = self.graph.slot_of(insert.dst)
+        yield Place("moe_rows", tuple(reversed(parts)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xdsl.ir import Operation
 
 from lane_mlir.dialects.tg import SetRowOp, ViewOp
-from lane_mlir.passes.fuse.rule import FusionRule, Place
+from lane_mlir.passes.fuse.rule import FusionRule, Place, takes_part
 
 
 class RowWrite(FusionRule):
@@ -24,4 +24,4 @@ class RowWrite(FusionRule):
             parts.append(source)
             source = self.graph.slot_of(source.x)
         if source is not None:
-            yield Place("row_write", (source, *reversed(parts)))
+            yield Place("row_write", (source, *reversed(parts)), refusal=takes_part(parts))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.ir import Operation
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
-from lane_mlir.passes.forms import covers, place_name
+from lane_mlir.dialects.tg import ViewOp
+from lane_mlir.passes.forms import covers, describe, is_reshape, place_name
 from lane_mlir.passes.fuse.graph import Candidate, Illegal, StepGraph
 from lane_mlir.passes.fuse.report import Decision, Outcome, Report
 from lane_mlir.passes.link.judge import Judge, Refusal
@@ -125,6 +126,14 @@ class FusionRule(RewritePattern, ABC):
             self.graph.drop(candidate)
             return None, str(refusal)
         return candidate, ""
+
+
+def takes_part(views: Iterable[Operation]) -> str:
+    """Why ops are not one with what they read through views: one of them takes part of a result. Empty if none does."""
+    for view in views:
+        if isinstance(view, ViewOp) and not is_reshape(view):
+            return f"{describe(view)} takes some rows of a result that is computed as a whole"
+    return ""
 
 
 RuleFactory = Callable[[Rewriting], FusionRule]

@@ -8,7 +8,7 @@ from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects.tg import AttentionOp, FusedOp, HeadMatmulOp, RmsNormOp, RopeOp, SliceOp, ViewOp
 from lane_mlir.passes.forms import attention, describe, is_view, norm, rope
-from lane_mlir.passes.fuse.rule import FusionRule, Place
+from lane_mlir.passes.fuse.rule import FusionRule, Place, takes_part
 
 
 class SliceRead(FusionRule):
@@ -30,7 +30,7 @@ class SliceRead(FusionRule):
             refusal = (
                 f"{describe(source)} is one run of elements: a view, which costs no launch" if is_view(source) else ""
             )
-            yield Place("slice_read", (source, *reversed(parts)), refusal=refusal)
+            yield Place("slice_read", (source, *reversed(parts)), refusal=refusal or takes_part(parts))
 
 
 def _unit_input(op: Operation) -> SSAValue | None:

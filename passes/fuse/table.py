@@ -14,7 +14,7 @@ from lane_mlir.passes.fuse.closing import Advance
 from lane_mlir.passes.fuse.epilogues import GemvNormEpilogue, MoeDeferredFinalize, QkvHeadEpilogue
 from lane_mlir.passes.fuse.graph import StepGraph
 from lane_mlir.passes.fuse.joins import JoinInPlace
-from lane_mlir.passes.fuse.mixtures import SharedExpert
+from lane_mlir.passes.fuse.mixtures import MoeRows, SharedExpert
 from lane_mlir.passes.fuse.norms import AddNorm, EmbedNorm, GatherScale, SandwichNorm
 from lane_mlir.passes.fuse.numerics import FusedQuant
 from lane_mlir.passes.fuse.products import ActGate, AttnOutputGate, GemvBias, GemvParts, GluPair
@@ -86,6 +86,7 @@ _IMPLEMENTED: Mapping[str, type[FusionRule]] = MappingProxyType(
             AttnOutputGate,
             GluPair,
             SharedExpert,
+            MoeRows,
             MoeDeferredFinalize,
             GatherScale,
             EmbedNorm,

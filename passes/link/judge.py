@@ -28,6 +28,7 @@ from lane_mlir.dialects.tg import (
     ArgAttr,
     ArgumentKind,
     ConstantOp,
+    EmptyOp,
     FusedOp,
     Numerics,
     RopeTableOp,
@@ -60,7 +61,9 @@ class Judge:
         self.chip: Chip = chip(target.chip.data)
         self.numerics: Numerics = target.numerics.data
         self.rows: int = 1
-        """Tokens of the step: the rows of its activations."""
+        """Tokens of each sequence: the rows of its activations."""
+        self.sequences: int = 1
+        """Sequences of the step, each with a position of its own."""
         self.buffers: list[BufferOp] = []
         """The buffers made so far, in order."""
         self._of: dict[SSAValue, SSAValue] = {}
@@ -71,6 +74,9 @@ class Judge:
         for argument in self._arguments.values():
             if argument.kind is ArgumentKind.TOKEN:
                 self.rows = shape_of(argument.value)[0]
+            elif argument.kind is ArgumentKind.POSITION:
+                self.sequences = max(self.sequences, argument.sequence + 1)
+        self.rows = max(1, self.rows // self.sequences)
 
     def check(self, op: Operation) -> None:
         """Raises Refusal if no kernel runs an op whole."""
@@ -98,16 +104,16 @@ class Judge:
         return launch
 
     def _check_whole(self, op: FusedOp, launch: LaunchOp, values: Sequence[SSAValue]) -> None:
-        """Refuse a launch that leaves out a result of the op, or that reads a value inside it which nothing writes."""
+        """Refuse a launch that leaves out a result of the op, or that reads what only the op itself computes."""
         written = {_holder(buffer) for buffer in launch.writes()}
         for result in (*op.outputs, *op.memory_writes()):
             if result not in self._of or _holder(self._of[result]) not in written:
                 raise Refusal(f"the launch would not write {_named(result)}")
-        read = set(launch.reads())
-        for value in values:
-            inside = isinstance(value.owner, Operation) and value.owner is not op and op.is_ancestor(value.owner)
-            if inside and self._of[value] in read and _holder(self._of[value]) not in written:
-                raise Refusal(f"the launch would read {_named(value)}, which it does not write")
+        made = [value for value in values if isinstance(value.owner, Operation) and op.is_ancestor(value.owner)]
+        others = {self._of[value] for value in values} - {self._of[value] for value in made}
+        for value in made:
+            if self._of[value] in launch.reads() and self._of[value] not in others:
+                raise Refusal(f"the launch would read {_named(value)}, which it computes itself")
 
     def link_part(self, part: Operation, scope: Scope) -> LaunchOp:
         """The launch of one part of the op that is being linked, in a fold with others. Raises Refusal."""
@@ -147,10 +153,23 @@ class Judge:
         """Let a value be in the buffer of another: a tensor and its quantized form are two forms of one buffer."""
         self._put(self._scope.canonical(value), self.buffer(of))
 
+    def insert(self, value: SSAValue, into: SSAValue) -> None:
+        """Let a value be in the buffer of the tensor that it is with a part replaced; in a new one if that is empty."""
+        if not isinstance(into.owner, EmptyOp):
+            self.share(value, into)
+            return
+        # Inserts into one empty tensor are as many tensors.
+        made = BufferOp(self._name(value.name_hint or "t"), shape_of(value), Fill.COMPUTED)
+        self._put(self._scope.canonical(value), self._keep(made))
+
+    def is_batch(self, rows: int) -> bool:
+        """Whether so many rows are one of each sequence, not positions of one."""
+        return self.sequences > 1 and rows == self.sequences
+
     def landing(self, place: Landing) -> Target:
         """Where a launch's result lands."""
         if place.into is not None:
-            self.share(place.value, place.into)
+            self.insert(place.value, place.into)
         return Target(self.buffer(place.value), self.optional_buffer(place.param), place.dst)
 
     def _make_buffer(self, value: SSAValue) -> BufferOp:

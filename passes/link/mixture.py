@@ -7,8 +7,9 @@ from xdsl.ir import Operation, SSAValue
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Router, Target
 from lane_mlir.dialects.tg import Activation, ExpertActivation, Numerics
-from lane_mlir.passes.forms import Scope, gemv, glu, is_quantization, leaves
+from lane_mlir.passes.forms import Scope, SharedExpertForm, is_quantization, mixture_rows, shared_expert
 from lane_mlir.passes.link.judge import Judge, Refusal
+from lane_mlir.passes.link.norms import check_numerics
 from lane_mlir.passes.link.products import check_activation
 
 
@@ -17,9 +18,15 @@ def link_moe(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     return moe_launch(judge, op, Target(judge.buffer(op.result)))
 
 
-def moe_launch(judge: Judge, op: tg.MoeOp, y: Target, shared: launch.SharedExpert | None = None) -> LaunchOp:
-    """The launch of a mixture whose result lands somewhere, with a shared expert or without."""
-    (rows, d), (experts, _), dff = tg.shape_of(op.x), tg.shape_of(op.router), tg.shape_of(op.gate)[1]
+def moe_launch(
+    judge: Judge, op: tg.MoeOp, y: Target, shared: launch.SharedExpert | None = None, x: SSAValue | None = None
+) -> LaunchOp:
+    """
+    The launch of a mixture whose result lands somewhere, with a shared expert or without: of its activation, or of all
+    rows of x.
+    """
+    x = op.x if x is None else x
+    (rows, d), (experts, _), dff = tg.shape_of(x), tg.shape_of(op.router), tg.shape_of(op.gate)[1]
     router = Router(
         judge.buffer(op.router),
         None if tg.encoding_of(op.router) is None else tg.format_of_weight(op.router),
@@ -34,7 +41,7 @@ def moe_launch(judge: Judge, op: tg.MoeOp, y: Target, shared: launch.SharedExper
     gate, up, down = op.gate, op.up, op.down
     _check_quantized(judge, op)
     return launch.MoeOp(
-        judge.buffer(op.x),
+        judge.buffer(x),
         router,
         (judge.buffer(gate), judge.buffer(up), judge.buffer(down)),
         y,
@@ -53,6 +60,7 @@ def moe_launch(judge: Judge, op: tg.MoeOp, y: Target, shared: launch.SharedExper
         alpha=None if op.alpha is None else op.alpha.value.data,
         limit=None if op.limit is None else op.limit.value.data,
         shared=shared,
+        batch=judge.is_batch(rows),
     )
 
 
@@ -67,64 +75,57 @@ def _check_quantized(judge: Judge, op: tg.MoeOp) -> None:
 
 def link_shared_expert(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     """A mixture and the expert that every row takes."""
-    assert isinstance(op, tg.FusedOp)
-    moe = next((part for part in op.parts if isinstance(part, tg.MoeOp)), None)
-    pair = next(((part, form) for part in op.parts if (form := glu(part, scope.of(leaves(part))))), None)
-    if moe is None or pair is None:
-        raise Refusal("its parts are no mixture and a gated pair of products")
-    glu_op, form = pair
-    down = next(
-        (
-            product
-            for part in op.parts
-            if part is not glu_op and (product := gemv(part, scope.of(leaves(part)))) and _reads(product.x, glu_op, op)
-        ),
-        None,
-    )
-    if down is None:
-        raise Refusal("its parts have no product of the gated pair")
-    total = op.parts[-1]
-    judge.inside_only(scope, [result for part in op.parts[:-1] for result in part.results])
-    if moe.activation.data is not ExpertActivation.SILU or form.gating.activation is not Activation.SILU:
+    form = shared_expert(op, scope)
+    if form is None:
+        raise Refusal("its parts are no mixture, a shared expert and their sum")
+    judge.inside_only(scope, form.inside)
+    return moe_launch(judge, form.moe, Target(judge.buffer(form.result)), _expert(judge, form, scope))
+
+
+def _expert(judge: Judge, form: SharedExpertForm, scope: Scope) -> launch.SharedExpert:
+    moe, pair, down = form.moe, form.pair, form.down
+    if moe.activation.data is not ExpertActivation.SILU or pair.gating.activation is not Activation.SILU:
         raise Refusal("the kernel of a mixture with a shared expert gates both by SiLU")
-    if form.gate.bias is not None or form.up.bias is not None or down.bias is not None:
+    if pair.gate.bias is not None or pair.up.bias is not None or down.bias is not None:
         raise Refusal("the kernel of a shared expert adds no bias")
-    if form.gate.x not in (scope.canonical(moe.x), None if moe.quantized is None else scope.canonical(moe.quantized)):
+    own = {scope.canonical(x) for x in (moe.x, moe.quantized) if x is not None}
+    if pair.gate.x not in own or pair.up.x != pair.gate.x:
         raise Refusal("the shared expert is of another activation than the mixture")
-    check_activation(judge, form.gate.x, form.gate.format, form.up.format)
-    gate = _shared_gate(op, moe, scope)
-    expert = launch.SharedExpert(
-        judge.buffer(form.gate.w),
-        judge.buffer(form.up.w),
+    check_activation(judge, pair.gate.x, pair.gate.format, pair.up.format)
+    if form.quantize is not None:
+        check_numerics(judge, form.quantize)
+        check_activation(judge, form.quantize.result, down.format)
+    gate = _shared_gate(form, scope)
+    return launch.SharedExpert(
+        judge.buffer(pair.gate.w),
+        judge.buffer(pair.up.w),
         judge.buffer(down.w),
-        (form.gate.format, form.up.format, down.format),
-        form.gate.n,
+        (pair.gate.format, pair.up.format, down.format),
+        pair.gate.n,
         None if gate is None else judge.buffer(gate),
     )
-    return moe_launch(judge, moe, Target(judge.buffer(total.results[0])), expert)
 
 
-def _reads(value: SSAValue, producer: Operation, op: tg.FusedOp) -> bool:
-    """Whether a value inside an op is a result of one of its parts, quantized or not."""
-    owner = value.owner
-    if isinstance(owner, tg.QuantizeOp):
-        owner = owner.x.owner
-    return owner is producer
+def link_moe_rows(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    """The mixtures of all rows of an activation."""
+    form = mixture_rows(op, scope)
+    if form is None:
+        raise Refusal("its parts are no mixtures of the rows of one activation by the same experts, put together again")
+    judge.inside_only(scope, form.inside)
+    shared = None if form.shared is None else _expert(judge, form.shared, scope)
+    return moe_launch(judge, form.moe, Target(judge.buffer(form.result)), shared, form.x)
 
 
-def _shared_gate(op: tg.FusedOp, moe: tg.MoeOp, scope: Scope) -> SSAValue | None:
+def _shared_gate(form: SharedExpertForm, scope: Scope) -> SSAValue | None:
     """The weight of the shared expert's gate, if it has one."""
-    sigmoid = next((part for part in op.parts if isinstance(part, tg.UnaryOp)), None)
-    if sigmoid is None:
+    product, router = form.gate, form.moe.router
+    if product is None:
         return None
-    product = sigmoid.x.owner
-    if sigmoid.activation.data is not Activation.SIGMOID or not isinstance(product, tg.MatmulOp):
-        raise Refusal("the gate of the shared expert is no sigmoid of a product")
-    if not scope.same(product.x, moe.x):
+    if not scope.same(product.x, form.moe.x):
         raise Refusal("the gate of the shared expert is of another activation than the mixture")
-    if tg.format_of_weight(product.w) is not tg.format_of_weight(moe.router):
+    if tg.format_of_weight(product.w) is not tg.format_of_weight(router):
         raise Refusal(
             f"the gate of the shared expert is stored as {tg.format_of_weight(product.w)}, "
-            f"the router as {tg.format_of_weight(moe.router)}"
+            f"the router as {tg.format_of_weight(router)}"
         )
     return product.w

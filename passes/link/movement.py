@@ -21,6 +21,21 @@ def link_set_row(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     return launch.SetRowOp(judge.buffer(op.src), table, cols=columns, count=count)
 
 
+def link_insert(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
+    """Whole rows set into a tensor that nothing else reads: in its place."""
+    assert isinstance(op, tg.InsertOp)
+    every, start, width = op.every.value.data, op.start.value.data, tg.size_of(op.src)
+    if every != tg.size_of(op.dst) or start % width:
+        raise Refusal(f"it inserts {width} values from {start} on of every {every}: no kernel sets parts of rows")
+    others = [use.operation for use in op.dst.uses if use.operation is not op]
+    if others and not isinstance(op.dst.owner, tg.EmptyOp):
+        raise Refusal(f"{describe(others[0])} reads the tensor that it would write over")
+    quantized = tg.encoding_of(op.dst) is not None
+    judge.insert(op.result, op.dst)
+    table = Target(judge.buffer(op.result), dst=Dst(Row(width, start // width)))
+    return launch.SetRowOp(judge.buffer(op.src), table, cols=width, count=1, f32=not quantized, quant=quantized)
+
+
 def link_row_write(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     """A producer whose result lands in rows of a table."""
     if gemv(op, scope) is not None:
@@ -110,15 +125,13 @@ def link_view(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 
 def link_argmax(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
-    argmax = scope.leaves[0]
-    assert isinstance(argmax, tg.ArgmaxOp)
+    match scope.leaves:
+        case [tg.ArgmaxOp() as argmax]:
+            advance = None
+        case [tg.ArgmaxOp() as argmax, tg.AdvanceOp() as moved] if scope.same(moved.id, argmax.result):
+            advance = (judge.buffer(moved.token), judge.buffer(moved.pos), moved.place)
+        case _:
+            raise Refusal("its parts are no arg-max and the advance to the token that it picks")
     rows, n = tg.shape_of(argmax.x)
     x, out = judge.buffer(argmax.x), judge.buffer(scope.canonical(argmax.result))
-    advance = None
-    if len(scope.leaves) > 1:
-        moved = scope.leaves[1]
-        assert isinstance(moved, tg.AdvanceOp)
-        if rows != 1:
-            raise Refusal(f"the arg-max of {rows} rows moves on no single token")
-        advance = (judge.buffer(moved.token), judge.buffer(moved.pos), 0)
     return launch.ArgMaxOp(x, out, n=n, rows=rows, advance=advance)

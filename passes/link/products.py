@@ -32,7 +32,7 @@ def link_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     if form.values:
         if form.landing.quantized:
             raise Refusal("the kernel of a product by plain f32 values does not quantize its result")
-        return launch.GemvF32Op(x, w, y, bias=bias, k=form.k, n=form.n, m=form.m)
+        return launch.GemvF32Op(x, w, y, bias=bias, k=form.k, n=form.n, m=form.m, batch=judge.is_batch(form.m))
     if form.landing.quantized:
         share_quantized(judge, scope)
     return launch.GemvOp(
@@ -46,6 +46,7 @@ def link_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         m=form.m,
         f32=form.landing.plain,
         quant=form.landing.quantized,
+        batch=judge.is_batch(form.m),
     )
 
 
@@ -96,6 +97,7 @@ def _gemm_parts(judge: Judge, forms: Sequence[GemvForm]) -> launch.GemmPartsOp:
         k=first.k,
         m=first.m,
         per_warp=min(rows_a_warp(f.format, f.n, f.k, f.m) for f in forms),
+        batch=judge.is_batch(first.m),
     )
 
 
@@ -111,14 +113,19 @@ def link_head_epilogue(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 def _rotation(judge: Judge, op: Operation, rotation: Operation, scope: Scope) -> RopeForm:
     """The rotation of a head epilogue, reading the product through views."""
     assert isinstance(op, tg.FusedOp)
-    for view in op.parts[1:-1]:
-        assert isinstance(view, tg.ViewOp)
-        judge.alias(view.result, view.x, view.offset.value.data)
-    form = rope(rotation, scope.of(leaves(rotation)))
-    if form is None:
-        raise Refusal(f"{describe(rotation)} is no rotation")
     product = gemv(op.parts[0], scope.of(leaves(op.parts[0])))
-    if product is None or product.values:
+    form = rope(rotation, scope.of(leaves(rotation)))
+    if product is None or form is None:
+        raise Refusal(f"{describe(op)} is no product and the rotation of its heads")
+    heads = product.landing.value
+    for view in op.parts[1:-1]:
+        if not isinstance(view, tg.ViewOp) or not scope.same(view.x, heads):
+            raise Refusal(f"{describe(view)} stands between the product and the rotation of its heads")
+        judge.alias(view.result, view.x, view.offset.value.data)
+        heads = scope.canonical(view.result)
+    if form.x != heads:
+        raise Refusal("the rotation is of other heads than the product's")
+    if product.values:
         raise Refusal("the kernel of a product by plain f32 values has no epilogue")
     rows = form.heads // form.per_row
     if rows > GEMV_ROWS:
@@ -152,6 +159,7 @@ def link_glu(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         k=gate.k,
         n=gate.n,
         m=gate.m,
+        batch=judge.is_batch(gate.m),
     )
 
 
@@ -183,4 +191,5 @@ def head_gemv_launch(judge: Judge, op: tg.HeadMatmulOp, y: Target, scope: Scope)
         shared=op.shared is not None,
         transposed=op.transposed is not None,
         upto=None if op.upto is None else (judge.buffer(op.upto), judge.rows),
+        batch=judge.is_batch(rows),
     )
