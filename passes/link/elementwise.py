@@ -66,7 +66,7 @@ def link_gating_quantized(judge: Judge, op: Operation, scope: Scope) -> LaunchOp
 
 def link_elementwise_quantized(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     match scope.leaves:
-        case [tg.BinaryOp(), tg.QuantizeOp()]:
+        case [tg.BinaryOp() as binary, tg.QuantizeOp() as quantize] if scope.same(quantize.x, binary.result):
             return link_binary(judge, op, scope)
         case _:
             raise Refusal(f"the kernel of {scope.leaves[0].name.removeprefix('tg.')} does not quantize its result")

@@ -45,11 +45,12 @@ def share_quantized(judge: Judge, scope: Scope) -> None:
     """The quantized form of a result is in the buffer of the result."""
     last = scope.leaves[-1]
     assert isinstance(last, tg.QuantizeOp)
-    _check_numerics(judge, last)
+    check_numerics(judge, last)
     judge.share(last.result, last.x)
 
 
-def _check_numerics(judge: Judge, op: tg.QuantizeOp) -> None:
+def check_numerics(judge: Judge, op: tg.QuantizeOp) -> None:
+    """Refuse a quantize to other numerics than the step's."""
     if op.numerics is not judge.numerics:
         raise Refusal(f"it quantizes to {op.numerics}, and the step is compiled for {judge.numerics}")
 
@@ -77,7 +78,7 @@ def link_l2_norm(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 def link_quantize(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.QuantizeOp)
-    _check_numerics(judge, op)
+    check_numerics(judge, op)
     judge.share(op.result, op.x)
     return launch.QuantOp(judge.buffer(op.x), n=tg.size_of(op.x))
 
@@ -108,8 +109,8 @@ def link_normed(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         fold = op.parts[0]
     if fold.fusion_class.data not in FOLDS:
         return link_norm(judge, op, scope)
-    producer, normed = fold.parts
-    form = norm(op, scope.of([*leaves(normed), *after]))
+    producer, normed = fold.parts[0], fold.parts[-1]
+    form = norm(op, scope.of([*leaves(normed), *after])) if len(fold.parts) == 2 else None
     if form is None:
         raise Refusal("its parts are no launch and a norm of its result")
     _has_epilogue(producer, form.rows)

@@ -6,7 +6,8 @@ from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp
-from lane_mlir.passes.forms import ConvForm, Scope, convolution, describe, leaves
+from lane_mlir.dialects.tg import Activation
+from lane_mlir.passes.forms import ConvForm, Scope, convolution, landing, leaves
 from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.link.norms import share_quantized
 
@@ -29,7 +30,9 @@ def link_conv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 def _convolution(judge: Judge, op: Operation, scope: Scope) -> ConvForm:
     form = convolution(op, scope)
     if form is None:
-        raise Refusal(f"{describe(op)} is no convolution with what follows inside it")
+        raise Refusal(
+            "its parts are no convolutions, each with a SiLU, or that and an L2 norm of heads, or nothing more"
+        )
     judge.inside_only(scope, form.inside)
     return form
 
@@ -59,6 +62,8 @@ def link_conv_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 def link_gates(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     beta, decay = _gates(scope)
+    if len(scope.leaves) > 2:
+        raise Refusal("its parts are more than a sigmoid and a decay")
     inputs = (beta.x, decay.a, decay.dt, decay.al, beta.result, decay.result)
     br, ar, dt, al, beta_out, decay_out = (judge.buffer(value) for value in inputs)
     heads = tg.shape_of(decay.a)[1]
@@ -66,11 +71,14 @@ def link_gates(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 
 def _gates(scope: Scope) -> tuple[tg.UnaryOp, tg.DecayOp]:
-    beta = next((leaf for leaf in scope.leaves if isinstance(leaf, tg.UnaryOp)), None)
-    decay = next((leaf for leaf in scope.leaves if isinstance(leaf, tg.DecayOp)), None)
-    if beta is None or decay is None or tg.shape_of(beta.x) != tg.shape_of(decay.a):
-        raise Refusal("its parts are no sigmoid and decay of the same heads")
-    return beta, decay
+    match [leaf for leaf in scope.leaves if not isinstance(leaf, tg.MatmulOp)]:
+        case [tg.UnaryOp() as beta, tg.DecayOp() as decay] | [tg.DecayOp() as decay, tg.UnaryOp() as beta]:
+            sigmoid = beta.activation.data is Activation.SIGMOID
+            if sigmoid and tg.shape_of(beta.x) == tg.shape_of(decay.a):
+                return beta, decay
+        case _:
+            pass
+    raise Refusal("its parts are no sigmoid and decay of the same heads")
 
 
 def link_gate_projections(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
@@ -80,7 +88,7 @@ def link_gate_projections(judge: Judge, op: Operation, scope: Scope) -> LaunchOp
     }
     judge.inside_only(scope, products)
     wb, wa = (products.get(scope.canonical(value)) for value in (beta.x, decay.a))
-    if wb is None or wa is None or not scope.same(wb.x, wa.x):
+    if wb is None or wa is None or not scope.same(wb.x, wa.x) or set(products.values()) != {wb, wa}:
         raise Refusal("the products before the gates are not of one activation")
     (rows, k), heads = tg.shape_of(wb.x), tg.shape_of(wb.w)[0]
     if rows != 1:
@@ -102,9 +110,10 @@ def link_decay(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 def link_delta(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     delta = scope.leaves[0]
-    assert isinstance(delta, tg.DeltaOp)
-    quantized = len(scope.leaves) > 1
-    if quantized:
+    place = landing(delta.result, scope.leaves[1:], scope) if isinstance(delta, tg.DeltaOp) else None
+    if not isinstance(delta, tg.DeltaOp) or place is None or not place.dst.own:
+        raise Refusal("its parts are no delta rule and the quantize of its result")
+    if place.quantized:
         share_quantized(judge, scope)
     result = scope.canonical(delta.result)
     inputs = (delta.q, delta.k, delta.v, delta.z, delta.beta, delta.decay, delta.state, delta.norm, result)
@@ -117,6 +126,6 @@ def link_delta(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         rows=tg.shape_of(delta.q)[0],
         eps=delta.eps.value.data,
         order=delta.order.data,
-        f32=not quantized or scope.escapes(result),
-        quant=quantized,
+        f32=place.plain,
+        quant=place.quantized,
     )
