@@ -43,6 +43,16 @@ class StateKey:
     shape: tuple[int, ...]
     dtype: DType
 
+    @staticmethod
+    def of(role: ArgAttr | None, label: str, shape: tuple[int, ...], dtype: DType) -> StateKey:
+        """The key of a parameter or a state buffer: by what it is to the step, or else by its own name."""
+        if role is None:
+            return StateKey(None, 0, label, shape, dtype)
+        kind, name = role.kind.data, role.label.data
+        if not name and kind not in (ArgumentKind.TOKEN, ArgumentKind.POSITION):
+            name = label
+        return StateKey(kind, role.sequence.data, name, shape, dtype)
+
 
 class Memory:
     """
@@ -109,10 +119,7 @@ class Memory:
 
     def state(self, role: ArgAttr | None, label: str, shape: tuple[int, ...], dtype: DType) -> StateArray:
         """The array of a parameter or a state buffer: the same for every program that names it alike."""
-        kind, sequence, name = (None, 0, "") if role is None else (role.kind.data, role.sequence.data, role.label.data)
-        if role is None or (not name and kind not in (ArgumentKind.TOKEN, ArgumentKind.POSITION)):
-            name = label
-        key = StateKey(kind, sequence, name, shape, dtype)
+        key = StateKey.of(role, label, shape, dtype)
         if key not in self._state:
             self._state[key] = np.zeros(shape, DTYPES[dtype])
         return self._state[key]

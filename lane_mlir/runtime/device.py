@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,8 +16,15 @@ from lane_mlir.dialects.launch import ScheduleOp
 DEVICES: Sequence[str] = ("auto", "cpu", "cuda")
 """The names of devices: `auto` is the GPU where there is one that we can drive, else the CPU."""
 
-CUDA_IS_BUILT: bool = False
-"""Whether there is a cuda target to choose."""
+
+class Progress(Protocol):
+    """Is told what is being done, and how much of it: `done` of `total`, where the total is known."""
+
+    def __call__(self, what: str, done: int = 0, total: int | None = None) -> None: ...
+
+
+def silent(what: str, done: int = 0, total: int | None = None) -> None:
+    """Progress that nobody is told of."""
 
 
 class Program(Protocol):
@@ -37,6 +44,18 @@ class Program(Protocol):
 
     def output(self, index: int) -> NDArray[Any]:
         """An output of the last run: 0 the logits [rows or 1, vocabulary], 1 the arg-max of the last row [1]."""
+        ...
+
+
+@runtime_checkable
+class SelfContinuing(Protocol):
+    """A program that goes on by itself, without the host between two tokens."""
+
+    def continued(self, count: int) -> Iterator[int]:
+        """
+        The next `count` tokens, each the likeliest, from where token and position stand; fewer if the context ends. Who
+        stops early leaves token and position at some step after that.
+        """
         ...
 
 
@@ -81,18 +100,23 @@ class CpuDevice:
         self._memory.reset()
 
 
-def open_device(name: str, checkpoint: Checkpoint) -> Device:
+def open_device(name: str, checkpoint: Checkpoint, progress: Progress = silent) -> Device:
     """
-    The device of a name of `DEVICES`, for a checkpoint.
+    The device of a name of `DEVICES`, for a checkpoint; `progress` is told of what takes long.
 
     Raises UsageError with the valid names for one that there is not; LaneError for one that cannot be used.
     """
     if name not in DEVICES:
         raise UsageError(unknown("device", name, DEVICES))
-    if name == "auto":
-        name = "cuda" if CUDA_IS_BUILT and has_driver() else "cpu"
-    if name == "cuda":
-        raise LaneError("the cuda target is not built yet; use the device cpu")
+    if name == "cuda" or (name == "auto" and has_driver()):
+        from lane_mlir.cuda.runtime import CudaDevice
+
+        try:
+            return CudaDevice(checkpoint, progress=progress)
+        except LaneError as error:
+            if name == "cuda":
+                raise
+            progress(f"using the CPU: {error}")
     return CpuDevice(checkpoint)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +21,7 @@ from lane_mlir.importers.model import Model
 from lane_mlir.importers.step import LogitRows
 from lane_mlir.passes.fuse import Report
 from lane_mlir.runtime.compilation import Recipe, check_rules, make_target, schedules, stages
-from lane_mlir.runtime.device import Device, Program, open_device
+from lane_mlir.runtime.device import Device, Program, Progress, SelfContinuing, open_device, silent
 from lane_mlir.runtime.generation import Generation
 from lane_mlir.text import Sampler, Tokenizer
 
@@ -31,16 +30,6 @@ DEFAULT_CHUNK = 64
 
 LOGITS, NEXT_ID = 0, 1
 """The outputs of a step."""
-
-
-class Progress(Protocol):
-    """Is told what is being done, and how much of it: `done` of `total`, where the total is known."""
-
-    def __call__(self, what: str, done: int = 0, total: int | None = None) -> None: ...
-
-
-def _silent(what: str, done: int = 0, total: int | None = None) -> None:
-    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +78,7 @@ class Step:
         device: Device,
         *,
         chunk: int = DEFAULT_CHUNK,
-        progress: Progress = _silent,
+        progress: Progress = silent,
     ):
         model = Model(checkpoint)
         self.checkpoint = checkpoint
@@ -239,14 +228,14 @@ class Step:
             return
         decode.set_tokens(np.array([token], np.int32))
         decode.set_position(self._position)
+        if sampler is None and isinstance(decode, SelfContinuing):
+            made = decode.continued(self.context - self._position)
+        else:
+            made = _one_by_one(decode, token, sampler)
         while self._position < self.context:
             self._expect_current(sequence)
             started = time.perf_counter()
-            # Without a sampler the device goes on by itself.
-            if sampler is not None:
-                decode.set_tokens(np.array([token], np.int32))
-            decode.run()
-            token = _choose(decode, sampler)
+            token = next(made)
             self._position += 1
             self.timing.decode_tokens += 1
             self.timing.decode_seconds += time.perf_counter() - started
@@ -265,6 +254,8 @@ class Step:
             program.set_tokens(chunk)
             program.set_position(self._position)
             program.run()
+            # A device may still be at it.
+            program.output(NEXT_ID)
             self.timing.prefill_seconds += time.perf_counter() - started
             self.timing.prefill_tokens += len(chunk)
             self._position += len(chunk)
@@ -301,7 +292,7 @@ def load(
     chunk: int = DEFAULT_CHUNK,
     cache: str = "f32",
     state: str = "f32",
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Step:
     """
     A GGUF checkpoint, checked as a whole and ready to compile.
@@ -320,7 +311,7 @@ def load(
     """
     recipe = Recipe(make_target(numerics, chip, cache, state), check_rules(held), context)
     checkpoint = Checkpoint.open(path)
-    made = open_device(device, checkpoint) if isinstance(device, str) else device(checkpoint)
+    made = open_device(device, checkpoint, progress) if isinstance(device, str) else device(checkpoint)
     return Step(checkpoint, recipe, made, chunk=chunk, progress=progress)
 
 
@@ -334,6 +325,17 @@ def _at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise UsageError(f"{name} is {value}, expected at least 1")
     return value
+
+
+def _one_by_one(decode: Program, token: int, sampler: Sampler | None) -> Iterator[int]:
+    """The tokens that follow a token, each chosen by the host or looked at by it before the next step runs."""
+    while True:
+        # Without a sampler the device goes on by itself.
+        if sampler is not None:
+            decode.set_tokens(np.array([token], np.int32))
+        decode.run()
+        token = _choose(decode, sampler)
+        yield token
 
 
 def _choose(program: Program, sampler: Sampler | None) -> int:

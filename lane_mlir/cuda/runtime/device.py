@@ -1,0 +1,109 @@
+"""A GPU that holds the weights and the state of one model, and runs its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.cpu import Memory
+from lane_mlir.cuda.printer import print_unit
+from lane_mlir.cuda.runtime.cuda_gpu import open_gpu
+from lane_mlir.cuda.runtime.errors import DriverError, OutOfMemory, too_large
+from lane_mlir.cuda.runtime.faults import History, find
+from lane_mlir.cuda.runtime.gpu import Gpu
+from lane_mlir.cuda.runtime.options import Options
+from lane_mlir.cuda.runtime.placement import Placement
+from lane_mlir.cuda.runtime.program import CudaProgram
+from lane_mlir.cuda.runtime.state import State
+from lane_mlir.cuda.runtime.weights import Tensors, Weights
+from lane_mlir.diagnostics import LaneError
+from lane_mlir.dialects.launch import ScheduleOp
+from lane_mlir.runtime.device import Progress, silent
+
+
+class CudaDevice:
+    """
+    Weights, state and programs of one model on one GPU: as `lane_mlir.runtime.Device` describes.
+
+    `gpu` is the first card that the driver sees unless another is given. Raises: LaneError, saying what to install, if
+    there is none to be used.
+    """
+
+    def __init__(
+        self,
+        tensors: Tensors,
+        gpu: Gpu | None = None,
+        *,
+        options: Options | None = None,
+        progress: Progress = silent,
+    ):
+        self.options = Options.from_environment() if options is None else options
+        self.gpu: Gpu = open_gpu() if gpu is None else gpu
+        self._tensors, self._progress = tensors, progress
+        tables = Memory(tensors if isinstance(tensors, Checkpoint) else {})
+        self.weights = Weights(self.gpu, tensors, tables)
+        self.state = State(self.gpu)
+        self.history = History()
+        """What was done since the state was zero."""
+        self._schedules: list[ScheduleOp] = []
+
+    @property
+    def name(self) -> str:
+        return self.gpu.name
+
+    def compile(self, schedule: ScheduleOp) -> CudaProgram:
+        """
+        Make a planned schedule ready to run: print and compile its kernels, load the weights that are not there yet.
+
+        Raises: LaneError for a launch that no kernel runs, and for a step that does not fit into device memory.
+        """
+        unit = print_unit(schedule, self.gpu.chip)
+        placement = Placement(schedule, unit, self.weights, self.state)
+        self._allocate(placement)
+        self._load(placement)
+        ordinal = len(self._schedules)
+        self._schedules.append(schedule)
+        with self.reporting():
+            return CudaProgram(self, schedule, unit, placement, ordinal)
+
+    def reset(self) -> None:
+        """Set all state to zero: nothing has been read yet."""
+        self.history.clear()
+        with self.reporting():
+            self.state.reset()
+
+    @contextmanager
+    def reporting(self) -> Generator[None]:
+        """Turns a kernel's failure, as far as the driver reports it, into one that names the launch."""
+        try:
+            yield
+        except DriverError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: DriverError) -> LaneError:
+        if not error.is_fault or not isinstance(self._tensors, Checkpoint):
+            return error
+        found = find(str(self._tensors.path), self._schedules, self.history)
+        if found is not None:
+            return LaneError(found)
+        return LaneError(
+            f"a kernel of the step failed ({error}); run one by one the kernels did not fail, so it takes several that "
+            "overlap, or memory that other programs left: LANE_CUDA_DEBUG=no-pdl lets none overlap"
+        )
+
+    def _allocate(self, placement: Placement) -> None:
+        free, total = self.gpu.memory()
+        try:
+            placement.allocate(self.gpu)
+        except OutOfMemory:
+            raise too_large(self.name, placement.needed, free, total) from None
+
+    def _load(self, placement: Placement) -> None:
+        arrival = placement.arrival
+        if not arrival.offsets:
+            return
+        done, total = 0, arrival.copied
+        for size in self.weights.load(arrival):
+            done += size
+            self._progress(f"loading the weights onto {self.name}", done, total)

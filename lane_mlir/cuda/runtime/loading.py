@@ -1,0 +1,179 @@
+"""
+From the mapped file to the device: through two pinned buffers, one of which is filled while the other is copied, and
+for block formats through a kernel that takes the blocks apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from lane_mlir.cpu import Memory
+from lane_mlir.cuda.layout import MAX_PLANES, layout
+from lane_mlir.cuda.printer.repacking import REPACK_THREADS, REPACK_UNIT, print_repacking, repack_kernel
+from lane_mlir.cuda.runtime.gpu import Bytes, Event, Gpu, HostArray, KernelHandle, KernelLaunch, Signature, Slab, Source
+from lane_mlir.dialects.launch import TensorAttr
+from lane_mlir.formats import Format
+
+if TYPE_CHECKING:
+    from lane_mlir.checkpoint import Tensor
+    from lane_mlir.cuda.runtime.weights import Tensors, Weight
+
+STAGING_BYTES = 64 << 20
+"""Bytes of a pinned buffer: copies of some megabytes reach the rate of the bus."""
+
+_PARALLEL_BYTES = 1 << 20
+"""Bytes from which on a copy is split between threads."""
+
+_THREADS = 8
+"""Threads that copy from the file at most: each moves some 10 GB/s, and the bus takes 55."""
+
+_REPACK_PARAMETERS = ("const u8*", "u8*", *("i64",) * (2 + MAX_PLANES))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """
+    A part of a weight as it is copied: bytes that land `at` so many bytes in the weight, or, if `unit` is given, blocks
+    of the checkpoint, whose first 32 values are that unit of the weight.
+    """
+
+    data: Bytes
+    at: int = 0
+    unit: int | None = None
+
+
+@dataclass
+class Slot:
+    """A pinned buffer, the device memory for blocks from it, and when both are free again."""
+
+    host: Bytes
+    device: int
+    free: Event
+    used: bool = False
+
+
+class Loader:
+    """Loads weights, `with` which it holds its buffers; what was loaded is there when it ends."""
+
+    def __init__(self, gpu: Gpu, tensors: Tensors, tables: Memory, weights: Sequence[Weight]):
+        self._gpu, self._tensors, self._tables = gpu, tensors, tables
+        self._formats = sorted({weight.format for weight in weights if weight.is_repacked})
+        self._staged = min(STAGING_BYTES, max((weight.copied for weight in weights), default=0))
+        self._threads = min(_THREADS, os.cpu_count() or 1)
+        self._slots: list[Slot] = []
+        self._next = 0
+
+    def __enter__(self) -> Self:
+        gpu = self._gpu
+        self._raw = Slab()
+        places = [self._raw.reserve(self._staged if self._formats else 0) for _ in range(2)]
+        self._raw.allocate(gpu)
+        self._slots = [Slot(gpu.pinned(max(self._staged, 1)), self._raw.address + at, gpu.event()) for at in places]
+        self._kernels = _repacking(gpu, self._formats)
+        self._pool = ThreadPoolExecutor(self._threads)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self._pool.shutdown()
+        # Nothing may be freed that is still copied from.
+        if error is None:
+            self._gpu.compute.sync()
+
+    def load(self, weight: Weight, address: int) -> Iterator[int]:
+        """Load a weight to an address; the bytes of each piece as it is on its way."""
+        for piece in self.pieces(weight):
+            self._send(weight, address, piece)
+            yield piece.data.nbytes
+
+    # What is copied.
+
+    def pieces(self, weight: Weight) -> Iterator[Piece]:
+        """A weight in pieces that fit a pinned buffer."""
+        constant = weight.constant
+        if not isinstance(constant, TensorAttr):
+            yield from self._in_pieces(self._tables.constant(constant, weight.shape))
+            return
+        tensor = self._tensors.tensor(constant.data.name)
+        match str(weight.stored):
+            case "columns":
+                values = tensor.values().reshape(weight.shape)
+                yield from self._in_pieces(np.ascontiguousarray(values.T))
+            case "values" if tensor.format is not Format.F32:
+                yield from self._dequantized(tensor)
+            case _ if weight.is_repacked:
+                yield from self._blocks(weight, tensor)
+            case _:
+                yield from self._in_pieces(tensor.data)
+
+    def _in_pieces(self, array: HostArray) -> Iterator[Piece]:
+        data = array.reshape(-1).view(np.uint8)
+        for at in range(0, len(data), self._staged):
+            yield Piece(data[at : at + self._staged], at)
+
+    def _dequantized(self, tensor: Tensor) -> Iterator[Piece]:
+        row_bytes = 4 * tensor.shape[-1]
+        rows = max(1, self._staged // row_bytes)
+        for first in range(0, tensor.row_count, rows):
+            values = tensor.rows(first, min(first + rows, tensor.row_count))
+            yield Piece(values.reshape(-1).view(np.uint8), first * row_bytes)
+
+    def _blocks(self, weight: Weight, tensor: Tensor) -> Iterator[Piece]:
+        fmt = weight.format
+        first = weight.start // fmt.values * fmt.bytes
+        data = tensor.data.reshape(-1)[first : first + weight.copied]
+        step = self._staged // fmt.bytes * fmt.bytes
+        for at in range(0, len(data), step):
+            yield Piece(data[at : at + step], unit=at // fmt.bytes * fmt.values // REPACK_UNIT)
+
+    # How.
+
+    def _send(self, weight: Weight, address: int, piece: Piece) -> None:
+        stream, slot = self._gpu.compute, self._slots[self._next]
+        self._next = (self._next + 1) % len(self._slots)
+        if slot.used:
+            slot.free.sync()
+        staged = slot.host[: piece.data.nbytes]
+        self._copy(staged, piece.data)
+        if piece.unit is None:
+            stream.upload(address + piece.at, staged)
+        else:
+            stream.upload(slot.device, staged)
+            stream.launch(self._repacked(weight, address, slot.device, piece))
+        stream.record(slot.free)
+        slot.used = True
+
+    def _copy(self, to: Bytes, data: Bytes) -> None:
+        """Fill a pinned buffer; numpy lets other threads run meanwhile, and a page that is not there yet is read."""
+        if data.nbytes < _PARALLEL_BYTES:
+            np.copyto(to, data)
+            return
+        step = -(-data.nbytes // self._threads)
+        parts = [slice(at, at + step) for at in range(0, data.nbytes, step)]
+        for done in [self._pool.submit(np.copyto, to[part], data[part]) for part in parts]:
+            done.result()
+
+    def _repacked(self, weight: Weight, address: int, raw: int, piece: Piece) -> KernelLaunch:
+        fmt = weight.format
+        units = piece.data.nbytes // fmt.bytes * fmt.values // REPACK_UNIT
+        offsets = layout(fmt).offsets(1, weight.length)
+        numbers = (piece.unit or 0, units, *offsets, *(0,) * (MAX_PLANES - len(offsets)))
+        return KernelLaunch(
+            self._kernels[repack_kernel(fmt)],
+            (-(-units // REPACK_THREADS), 1, 1),
+            REPACK_THREADS,
+            (raw, address, *(np.int64(number) for number in numbers)),
+        )
+
+
+def _repacking(gpu: Gpu, formats: Sequence[Format]) -> Mapping[str, KernelHandle]:
+    if not formats:
+        return {}
+    signatures = {repack_kernel(fmt): Signature(_REPACK_PARAMETERS) for fmt in formats}
+    return gpu.load(Source("repack.cu", print_repacking(formats), signatures))
