@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from xdsl.dialects.builtin import DictionaryAttr, IntegerType, MemRefType, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 from xdsl.utils.hints import isa
 
 from lane_mlir.chips import Chip, chip
@@ -154,13 +154,25 @@ class Judge:
         self._put(self._scope.canonical(value), self.buffer(of))
 
     def insert(self, value: SSAValue, into: SSAValue) -> None:
-        """Let a value be in the buffer of the tensor that it is with a part replaced; in a new one if that is empty."""
+        """
+        Let a value be in the buffer of the tensor that it is with a part replaced; in a new one if that is empty.
+        Refuses to write over what is no result of the step, or has another reader.
+        """
         if not isinstance(into.owner, EmptyOp):
+            self._check_overwritten(into)
             self.share(value, into)
             return
         # Inserts into one empty tensor are as many tensors.
         made = BufferOp(self._name(value.name_hint or "t"), shape_of(value), Fill.COMPUTED)
         self._put(self._scope.canonical(value), self._keep(made))
+
+    def _check_overwritten(self, value: SSAValue) -> None:
+        op = self._scope.op
+        if isinstance(value.owner, Block | ConstantOp):
+            raise Refusal("it would write over a tensor that the step does not compute")
+        others = [use.operation for use in value.uses if not op.is_ancestor(use.operation)]
+        if op.parent is not None and others:
+            raise Refusal(f"{describe(others[0])} reads the tensor that it would write over")
 
     def is_batch(self, rows: int) -> bool:
         """Whether so many rows are one of each sequence, not positions of one."""
