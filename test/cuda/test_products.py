@@ -131,7 +131,9 @@ def test_plain_weights_stored_transposed(emulator: Any, new_memory: Any, k: int,
     bench.buffers["w"] = weight
     bench.memory.plain[weight] = np.ascontiguousarray(w.T).reshape(-1)
     y, given = Target(bench.buffer("y", m, n)), bench.given("bias", bias)
-    bench.run(emulator, launch.GemvF32Op(bench.given("x", x), weight.buffer, y, bias=given, k=k, n=n, m=m, split=splits))
+    bench.run(
+        emulator, launch.GemvF32Op(bench.given("x", x), weight.buffer, y, bias=given, k=k, n=n, m=m, split=splits)
+    )
     assert_close(bench.plain("y"), x.astype(np.float64) @ w.T + bias)
 
 
@@ -159,13 +161,75 @@ def test_products_by_each_heads_weight(emulator: Any, new_memory: Any, shared: b
     assert (landed[:, :, 46:] == 0).all()
 
 
+@pytest.mark.parametrize("fmt, shared", [(Format.Q8_0, False), (Format.Q4_K, True), (Format.F16, False)])
+def test_heads_weights_stored_by_columns_of_their_input(emulator: Any, new_memory: Any, fmt: Format, shared: bool):
+    bench, m, heads, a, b = Bench(Numerics.INT8, new_memory), 5, 3, 50, 256
+    x = bench.rng.standard_normal((m, a) if shared else (m * heads, a)).astype(np.float32)
+    w, weights = bench.weight("w", fmt, heads * a, b)
+    op = launch.HeadGemvOp(
+        bench.given("x", x), w, Target(bench.buffer("y", m * heads, b)),
+        format=fmt, m=m, heads=heads, a=a, b=b, shared=shared, transposed=True,
+    )  # fmt: skip
+    bench.run(emulator, op)
+    per_head = np.repeat(x[:, None], heads, 1) if shared else x.reshape(m, heads, a)
+    expected = np.einsum("rhi,hij->rhj", per_head.astype(np.float64), weights.reshape(heads, a, b))
+    assert_close(bench.plain("y"), expected)
+
+
+@pytest.mark.parametrize("m", [17, 150])
+def test_many_rows_in_f32_by_every_format(emulator: Any, new_memory: Any, m: int):
+    """150 rows by 135 outputs are several tiles of either size, in splits where there are few."""
+    bench, n, k, launches, expected = Bench(Numerics.DEQUANT, new_memory), 135, 512, [], {}
+    x, values = bench.activation("x", m, k)
+    bias = bench.rng.standard_normal(n).astype(np.float32)
+    given = bench.given("bias", bias)
+    for fmt in FORMATS:
+        w, weights = bench.weight(f"w.{fmt}", fmt, n, k)
+        y = Target(bench.buffer(f"y.{fmt}", m, n))
+        launches.append(launch.GemvOp(x, w, y, bias=given, format=fmt, k=k, n=n, m=m))
+        expected[f"y.{fmt}"] = bench.product(values, weights, fmt) + bias
+    text = bench.run(emulator, *launches, steps=2)
+    assert ".splits = 4" in text
+    for name, product in expected.items():
+        assert_close(bench.plain(name), product)
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_many_rows_by_plain_weights(emulator: Any, new_memory: Any, transposed: bool):
+    bench, n, k, m = Bench(Numerics.INT8, new_memory), 19, 100, 33
+    x, w = (bench.rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k)))
+    weight = BufferOp("w", (n, k), Fill.CONSTANT, constant=UnitAttr(), transposed=transposed)
+    bench.buffers["w"] = weight
+    bench.memory.plain[weight] = np.ascontiguousarray(w.T if transposed else w).reshape(-1)
+    y = Target(bench.buffer("y", m, n))
+    bench.run(emulator, launch.GemvF32Op(bench.given("x", x), weight.buffer, y, k=k, n=n, m=m))
+    assert_close(bench.plain("y"), x.astype(np.float64) @ w.T)
+
+
+def test_gated_pair_of_many_rows_in_f32(emulator: Any, new_memory: Any):
+    """Plain weights take the activation in f32, and their result may still be wanted quantized, and only so."""
+    bench, n, k, m = Bench(Numerics.INT8, new_memory), 96, 64, 70
+    x, values = bench.activation("x", m, k)
+    (wg, gate), (wu, up) = (bench.weight(name, Format.BF16, n, k) for name in ("wg", "wu"))
+    op = launch.GemvGluOp(
+        x, wg, wu, bench.buffer("h", m, n), formats=(Format.BF16,) * 2, k=k, n=n, m=m, f32=False, quant=True,
+        act=Activation.RELU,
+    )  # fmt: skip
+    bench.run(emulator, op)
+    expected = np.maximum(bench.product(values, gate, Format.BF16), 0) * bench.product(values, up, Format.BF16)
+    assert np.isnan(bench.plain("h")).all()
+    # Half a step of a block's scale, and no block's largest value is above that of all.
+    assert np.abs(bench.quantized("h") - expected.reshape(-1)).max() <= np.abs(expected).max() / 127 * 0.51
+
+
 def test_rows_past_the_position_are_not_computed(emulator: Any, new_memory: Any):
     bench, m, heads, a, b = Bench(Numerics.INT8, new_memory), 48, 1, 64, 32
-    x = bench.rng.standard_normal((m, a)).astype(np.float32)
+    x = bench.rng.standard_normal((m, a)).astype(np.float16)
     w, weights = bench.weight("w", Format.F16, heads * b, a)
     position = bench.given("pos", np.array([14], np.int32), DType.I32)
     y = Target(bench.buffer("y", m, b))
-    op = launch.HeadGemvOp(bench.given("x", x), w, y, format=Format.F16, m=m, heads=heads, a=a, b=b, upto=(position, 2))
+    given = bench.given("x", x, DType.F16)
+    op = launch.HeadGemvOp(given, w, y, format=Format.F16, m=m, heads=heads, a=a, b=b, upto=(position, 2))
     bench.run(emulator, op)
     landed = bench.plain("y").reshape(m, b)
     assert_close(landed[:16], x[:16].astype(np.float64) @ weights.T)
@@ -209,7 +273,9 @@ def test_bias_and_quantized_result(emulator: Any, new_memory: Any, numerics: Num
 def test_parts_land_in_a_cache_row_and_in_units(emulator: Any, new_memory: Any, numerics: Numerics):
     bench, k, m = Bench(numerics, new_memory), 256, 2
     x, values = bench.activation("x", m, k)
-    (wq, q), (wk, kk), (wv, v) = (bench.weight(n, Format.Q4_K, rows, k) for n, rows in (("wq", 64), ("wk", 33), ("wv", 32)))
+    (wq, q), (wk, kk), (wv, v) = (
+        bench.weight(n, Format.Q4_K, rows, k) for n, rows in (("wq", 64), ("wk", 33), ("wv", 32))
+    )
     bias = bench.rng.standard_normal(33).astype(np.float32)
     position = bench.given("pos", np.array([3], np.int32), DType.I32)
     cache = bench.given("kc", np.full((8, 33), 7, np.float16), DType.F16)
@@ -276,7 +342,9 @@ def test_many_rows_on_tensor_cores_by_every_format(emulator: Any, new_memory: An
             launches.append(launch.GemvOp(x, w, y, format=fmt, k=k, n=n, m=m))
             expected[f"y.{fmt}{k}"] = bench.product(values, weights, fmt)
     product = Product(w, Target(cache, position, Dst(row=Row(n))), n)
-    launches.append(launch.GemmPartsOp(x, [Product(w, Target(bench.buffer("z", m, n)), n), product], format=fmt, k=k, m=m))
+    launches.append(
+        launch.GemmPartsOp(x, [Product(w, Target(bench.buffer("z", m, n)), n), product], format=fmt, k=k, m=m)
+    )
     bench.run(emulator, *launches)
     for name, result in {**expected, "z": bench.product(values, weights, fmt)}.items():
         assert_close(bench.plain(name), result)
@@ -315,7 +383,13 @@ def test_only_the_rows_of_a_tail_are_computed(emulator: Any, new_memory: Any):
 def test_quantization_is_that_of_eval(emulator: Any, new_memory: Any, numerics: Numerics, kind: str):
     bench, n = Bench(numerics, new_memory), 352
     x = bench.rng.standard_normal(n).astype(np.float32)
-    x = {"random": x, "tiny": x * np.float32(1e-37), "large": np.full(n, 2048, np.float32), "zero": x * 0, "infinite": x}[kind]
+    x = {
+        "random": x,
+        "tiny": x * np.float32(1e-37),
+        "large": np.full(n, 2048, np.float32),
+        "zero": x * 0,
+        "infinite": x,
+    }[kind]
     if kind == "infinite":
         x[5], x[40], x[70] = np.inf, np.nan, 1e38
     bench.run(emulator, launch.QuantOp(bench.given("x", x), n=n))

@@ -59,6 +59,12 @@ def has_minima(fmt: Format) -> bool:
     return fmt in (Format.Q4_1, Format.Q5_1, Format.Q2_K, Format.Q4_K, Format.Q5_K)
 
 
+def gemm_f32_tile(m: int, n: int, multiprocessors: int) -> tuple[int, int]:
+    """Rows and columns of a tile in f32: 128 by 128 if such tiles fill the chip, else 64 by 64."""
+    wide = -(-m // 128) * -(-n // 128)
+    return (128, 128) if wide >= multiprocessors else (GEMM_F32_TILE, GEMM_F32_TILE)
+
+
 def gemm_f32_splits(tiles: int, multiprocessors: int, steps: int) -> int:
     """
     Parts into which the columns of an f32 product are split, so that its tiles fill the chip's multiprocessors once.

@@ -28,21 +28,23 @@ struct GemvShape {
   int tile = 0;       // columns of the activation that are in shared memory at once
   bool quant = false; // the result is (also) written quantized
   bool f32 = true;    // the result is (also) written as f32
-  bool aligned = true; // rows of an f32 activation begin at multiples of 16 bytes
+  bool aligned = true; // rows of an f32 activation begin at multiples of 4 values
 
   LANE_CONSTANT int threads() const { return warps * WARP; }
   // Output columns of a block.
   LANE_CONSTANT int columns() const { return warps * (WARP / lanes) * rows; }
 };
 
-// The activation: words and scales, or f32 values.
-struct GemvInput {
+// The activation: words and scales, or values, f32 unless X says otherwise.
+template <typename X = float>
+struct GemvInputOf {
   const i8* words;
   const float* scales;
-  const float* values;
+  const X* values;
   i64 pitch = 0;     // values from one row to the next; 0: the rows lie side by side
   int rows = 1 << 30; // that there are, if fewer than the kernel's; the others are 0
 };
+using GemvInput = GemvInputOf<>;
 
 // ---- The activation in shared memory. ----
 
@@ -102,15 +104,23 @@ struct SharedValues {
 
   static LANE_DEVICE float4* quads() { return reinterpret_cast<float4*>(shared_memory); }
 
-  static LANE_DEVICE float4 load_quad(const float* p) {
-    if constexpr (S.aligned) return *reinterpret_cast<const float4*>(p);
-    return {p[0], p[1], p[2], p[3]};
+  template <typename X>
+  static LANE_DEVICE float4 load_quad(const X* p) {
+    struct alignas(4 * sizeof(X)) Quad {
+      X v[4];
+    };
+    if constexpr (S.aligned) {
+      Quad quad = *reinterpret_cast<const Quad*>(p);
+      return {to_float(quad.v[0]), to_float(quad.v[1]), to_float(quad.v[2]), to_float(quad.v[3])};
+    }
+    return {to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])};
   }
 
-  static LANE_DEVICE void stage(const GemvInput& x, int first) {
+  template <typename X>
+  static LANE_DEVICE void stage(const GemvInputOf<X>& x, int first) {
     int count = min_of(S.tile, S.k - first) / 4;
     for (int row = 0; row < S.m; row++) {
-      const float* from = x.values + row * (x.pitch != 0 ? x.pitch : S.k) + first;
+      const X* from = x.values + row * (x.pitch != 0 ? x.pitch : S.k) + first;
       for (int at = threadIdx.x; at < count; at += S.threads()) {
         float4 quad = {0.f, 0.f, 0.f, 0.f};
         if (row < x.rows) quad = load_quad(from + 4 * at);
@@ -184,8 +194,8 @@ struct WeightRows {
 };
 
 // All products of the rows of one or two weights with the rows of the activation, each lane's share of them.
-template <typename F, GemvShape S, typename... Weights>
-LANE_DEVICE void multiply_rows(const GemvInput& x, Weights&... weights) {
+template <typename F, GemvShape S, typename X, typename... Weights>
+LANE_DEVICE void multiply_rows(const GemvInputOf<X>& x, Weights&... weights) {
   using Shared = SharedInput<F, S>;
   constexpr int UNIT = F::UNIT, STEPS = WeightRows<F, S>::STEPS, TILE_STEPS = ceil_div(S.tile / UNIT, S.lanes);
   static_assert(S.k % UNIT == 0, "a row is a whole number of units");
@@ -293,18 +303,28 @@ struct QuantizedResult {
   float* scales = nullptr;
 };
 
-// Several products of one activation, side by side: a block works on columns of one of them.
-template <typename F, GemvShape S, typename... Products>
-LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, const Products&... products) {
+// What blocks do after their columns are written: nothing.
+struct NothingAfter {
+  template <GemvShape S>
+  LANE_DEVICE void run(int, int, int) const {}
+};
+
+// Several products of one activation, side by side: a block works on columns of one of them. `after` is told which
+// product, and which of its columns the block wrote, `first` to `last`.
+template <typename F, GemvShape S, typename After, typename... Products>
+LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, const After& after,
+                      const Products&... products) {
   constexpr int COLUMNS = S.columns();
   let_successor_start();
   WeightRows<F, S> weight;
-  int block = blockIdx.x, first = 0, n = 0;
+  int block = blockIdx.x, first = 0, n = 0, index = -1, chosen = 0;
   const float* bias = nullptr;
   Planes<F> planes;
   auto choose = [&](const auto& product) {
     constexpr int N = ProductSize<decltype(product)>::value;
+    index++;
     if (block >= 0 && block < ceil_div(N, COLUMNS)) {
+      chosen = index;
       planes = planes_of<F, N, S.k>(product.weight);
       first = block * COLUMNS;
       n = N;
@@ -348,6 +368,7 @@ LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, cons
     __syncthreads();
     quantize_columns<S>(result, first, n, quantized.words, quantized.scales);
   }
+  after.template run<S>(chosen, first, min(first + COLUMNS, n));
 }
 
 // ---- launch.gemv_glu. ----
@@ -397,23 +418,39 @@ LANE_DEVICE void gemv_glu(const GemvInput& x, const u8* gate_weight, const u8* u
 
 // ---- launch.head_gemv. ----
 
-// y[r, h, j] = Σ_i x[r, h, i]·w[h, j, i]: w [heads, n, k]; x [m·heads, k], f32, in parts; y [m·heads, n]. Where SHARED,
+struct HeadShape {
+  int k = 0;              // columns of a head of x
+  int n = 0;              // columns of a head of y
+  int m = 1;              // rows of x
+  int heads = 1;
+  bool shared = false;    // x has one head, for all
+  bool rows_out = false;  // y lands in m rows of all heads, not in m·heads units
+  int rows = 1;           // of x that a block of head_sum takes
+
+  template <Dst D>
+  LANE_DEVICE i64 place(int row, int head, int column) const {
+    if (rows_out) return D.at(row, static_cast<i64>(heads) * n, static_cast<i64>(head) * n + column);
+    return D.at(static_cast<i64>(row) * heads + head, n, column);
+  }
+};
+
+// y[r, h, j] = Σ_i x[r, h, i]·w[h, j, i]: w [heads, n, k]; x [m·heads, k], in parts; y [m·heads, n]. Where shared,
 // x [m, k] for all heads. A block works on columns of one head (blockIdx.x) of S.m rows (blockIdx.y).
 //
 // `upto`, if there is one: rows from *upto + step on are not computed.
-template <typename F, GemvShape S, int M, int N, int HEADS, bool SHARED, Part P, Dst D, typename T>
-LANE_DEVICE void head_gemv(const float* x, const u8* weight, T* y, const int* param, const int* upto, int step) {
-  constexpr int COLUMNS = S.columns(), BLOCKS = ceil_div(N, COLUMNS);
+template <typename F, GemvShape S, HeadShape H, Part P, Dst D, typename X, typename T>
+LANE_DEVICE void head_gemv(const X* x, const u8* weight, T* y, const int* param, const int* upto, int step) {
+  constexpr int M = H.m, N = H.n, HEADS = H.heads, COLUMNS = S.columns(), BLOCKS = ceil_div(N, COLUMNS);
   let_successor_start();
   int head = blockIdx.x / BLOCKS, row = blockIdx.y * S.m, column = blockIdx.x % BLOCKS * COLUMNS + group_column<S>();
   WeightRows<F, S> rows;
   rows.start(planes_of<F, static_cast<i64>(HEADS) * N, S.k>(weight), head * N + column, (head + 1) * N);
   wait_for_predecessor();
   if (upto != nullptr && row >= *upto + step) return;
-  constexpr int UNITS = SHARED ? 1 : HEADS;
+  constexpr int UNITS = H.shared ? 1 : HEADS;
   constexpr i64 PITCH = P.pitch != 0 ? P.pitch : S.k;
-  i64 unit = static_cast<i64>(row) * UNITS + (SHARED ? 0 : head);
-  multiply_rows<F, S>(GemvInput{nullptr, nullptr, x + unit * PITCH + P.offset, UNITS * PITCH, M - row}, rows);
+  i64 unit = static_cast<i64>(row) * UNITS + (H.shared ? 0 : head);
+  multiply_rows<F, S>(GemvInputOf<X>{nullptr, nullptr, x + unit * PITCH + P.offset, UNITS * PITCH, M - row}, rows);
   scatter_sum<S.lanes, S.rows * S.m>(rows.sum);
   Held<S> held(column);
   i64 start = D.start(param);
@@ -421,7 +458,82 @@ LANE_DEVICE void head_gemv(const float* x, const u8* weight, T* y, const int* pa
   for (int i = 0; i < held.COUNT; i++) {
     int at = row + held.row(i);
     if (!held.owner || held.column(i) >= N || at >= M) continue;
-    y[start + D.at(static_cast<i64>(at) * HEADS + head, N, held.column(i))] = from_float<T>(rows.sum[i]);
+    y[start + H.place<D>(at, head, held.column(i))] = from_float<T>(rows.sum[i]);
+  }
+}
+
+// y[r, h, j] = Σ_i x[r, h, i]·w[h, i, j]: as above, with w [heads, k, n], whose rows are added up, each times a value of
+// x. A block takes `rows` rows and one head; a thread a unit of the columns and every (threads/units)-th row of the weight,
+// whose shares are then added in shared memory.
+constexpr int HEAD_SUM_THREADS = 256;
+
+template <typename F, HeadShape S, Part P, Dst D, typename X, typename T>
+LANE_DEVICE void head_sum(const X* x, const u8* weight, T* y, const int* param, const int* upto, int step) {
+  constexpr int UNITS = S.n / F::UNIT, SHARES = HEAD_SUM_THREADS / UNITS, AHEAD = 4;
+  static_assert(S.n % F::UNIT == 0 && SHARES > 0, "a row of a head's weight is whole units, no more than threads");
+  float* values = reinterpret_cast<float*>(shared_memory);  // x, [rows][k]
+  float* shares = values + S.rows * S.k;                    // [SHARES][n]
+  let_successor_start();
+  int head = blockIdx.x, row = blockIdx.y * S.rows, unit = threadIdx.x % UNITS, share = threadIdx.x / UNITS;
+  bool works = share < SHARES;
+  auto planes = planes_of<F, static_cast<i64>(S.heads) * S.k, S.n>(weight);
+  i64 first = static_cast<i64>(head) * S.k * UNITS + unit;
+  typename F::Block ahead[AHEAD];
+  auto load = [&](int i) {
+    typename F::Block block = {};
+    if (works && i < S.k) block = F::load(planes, first + static_cast<i64>(i) * UNITS);
+    return block;
+  };
+#pragma unroll
+  for (int i = 0; i < AHEAD; i++) ahead[i] = load(share + i * SHARES);
+  wait_for_predecessor();
+  if (upto != nullptr && row >= *upto + step) return;
+  for (int at = threadIdx.x; at < S.rows * S.k; at += HEAD_SUM_THREADS) {
+    int r = row + at / S.k;
+    i64 from = S.shared ? r : static_cast<i64>(r) * S.heads + head;
+    values[at] = r < S.m ? to_float(x[P.at(from, S.k, at % S.k)]) : 0.f;
+  }
+  __syncthreads();
+  float sum[S.rows][F::UNIT];
+#pragma unroll
+  for (int i = 0; i < S.rows * F::UNIT; i++) sum[i / F::UNIT][i % F::UNIT] = 0.f;
+  for (int begin = share; begin < S.k; begin += AHEAD * SHARES) {
+#pragma unroll
+    for (int slot = 0; slot < AHEAD; slot++) {
+      int i = begin + slot * SHARES;
+      auto w = F::decode(ahead[slot]);
+      ahead[slot] = load(i + AHEAD * SHARES);
+      if (i >= S.k) continue;
+#pragma unroll
+      for (int quad = 0; quad < F::UNIT / 4; quad++) {
+        float4 four = w.quad(quad);
+#pragma unroll
+        for (int r = 0; r < S.rows; r++) {
+          float factor = values[r * S.k + i];
+          float* s = sum[r] + 4 * quad;
+          s[0] = fmaf(factor, four.x, s[0]);
+          s[1] = fmaf(factor, four.y, s[1]);
+          s[2] = fmaf(factor, four.z, s[2]);
+          s[3] = fmaf(factor, four.w, s[3]);
+        }
+      }
+    }
+  }
+  i64 start = D.start(param);
+#pragma unroll
+  for (int r = 0; r < S.rows; r++) {
+    __syncthreads();
+    if (works) {
+#pragma unroll
+      for (int i = 0; i < F::UNIT; i++) shares[share * S.n + unit * F::UNIT + i] = sum[r][i];
+    }
+    __syncthreads();
+    if (row + r >= S.m) continue;
+    for (int column = threadIdx.x; column < S.n; column += HEAD_SUM_THREADS) {
+      float total = 0.f;
+      for (int i = 0; i < SHARES; i++) total += shares[i * S.n + column];
+      y[start + S.place<D>(row + r, head, column)] = from_float<T>(total);
+    }
   }
 }
 
