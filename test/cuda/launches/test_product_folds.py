@@ -1,0 +1,71 @@
+"""Folds of products of a few rows on emulated kernels: run twice, since the last block sets its counters back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lane_mlir.formats import Format
+
+NUMERICS = ["dequant", "int8", "two_pass_int8"]
+
+
+@pytest.fixture
+def tables() -> dict[str, Any]:
+    angles = np.outer(np.arange(40), 0.7 ** np.arange(16))
+    positions = np.array([5], np.int32)
+    return {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32), "pos": positions}
+
+
+@pytest.mark.parametrize("numerics", NUMERICS)
+@pytest.mark.parametrize("m", [1, 3])
+def test_the_last_block_norms_the_rows(
+    emulator: Any, compare: Any, random: Any, activation: Any, rows: Any, out: Any, numerics: str, m: int
+):
+    quant = "quant" if numerics != "dequant" else ""
+    got = compare(
+        f"""launch.fold {{
+          launch.gemv %x by %w<q4_k> into %y (k = 256, n = 288, m = {m}) per_warp = 2 f32
+          launch.norm %y add %r sum %s weight %g out %o (rows = {m}, cols = 288) eps = 1.0e-05 f32 {quant}
+        }}""",
+        numerics=numerics, x=activation(random(m, 256)), w=rows(Format.Q4_K, 288, 256), r=random(m, 288), g=random(288),
+        y=out((m, 288)), s=out((m, 288)), o=out((m, 288)),
+    ).check()  # fmt: skip
+    assert got.text.count("__global__") == 1
+    emulator.run(got.schedule, got.emulated_memory)
+    got.check()
+
+
+def test_a_norm_of_tiles_is_a_kernel_of_its_own(compare: Any, random: Any, activation: Any, rows: Any, out: Any):
+    got = compare(
+        """launch.fold {
+          launch.gemv %x by %w<q8_0> into %y (k = 64, n = 96, m = 17) f32
+          launch.norm %y weight %g out %o (rows = 17, cols = 96) eps = 1.0e-05 f32 quant
+        }""",
+        numerics="int8", x=activation(random(17, 64)), w=rows(Format.Q8_0, 96, 64), g=random(96), y=out((17, 96)), o=out((17, 96)),
+    ).check()  # fmt: skip
+    assert got.text.count("__global__") == 2
+
+
+@pytest.mark.parametrize("numerics, m", [*((n, 1) for n in NUMERICS), ("int8", 2), ("int8", 17), ("dequant", 17)])
+def test_heads_are_rotated_by_the_last_block_to_write_them(
+    emulator: Any, compare: Any, random: Any, activation: Any, rows: Any, out: Any, tables: Any, numerics: str, m: int
+):
+    """Heads of 48 columns straddle blocks; the key's are normed and land in a cache; the value is not rotated."""
+    got = compare(
+        f"""launch.fold {{
+          launch.gemm_parts<q8_0> %x by [%wq into %q n = 192, %wk into %k n = 96, %wv into %v n = 96] (k = 128, m = {m})
+          launch.rope_parts [%q into %qr heads = {4 * m} per_row = 4,
+            %k norm %g eps 1.0e-05 into %kc at row %pos pitch 96 heads = {2 * m} per_row = 2]
+            by %cos, %sin at %pos pairing half (hd = 48, half = 16)
+        }}""",
+        numerics=numerics, x=activation(random(m, 128)), wq=rows(Format.Q8_0, 192, 128), wk=rows(Format.Q8_0, 96, 128),
+        wv=rows(Format.Q8_0, 96, 128), g=random(48), q=out((m, 192)), k=out((m, 96)), v=out((m, 96)),
+        qr=out((m, 192)), kc=np.zeros((40, 96), np.float16), **tables,
+    ).check()  # fmt: skip
+    assert got.text.count("__global__") == (1 if m <= 16 else 2)
+    if m == 1:
+        emulator.run(got.schedule, got.emulated_memory)
+        got.check()
