@@ -67,13 +67,12 @@ class FillOf(CustomDirective):
         fill = parser.parse_str_enum(Fill)
         self.fill.set(state, FillAttr(fill))
         self.of.set(state, None)
+        if fill in (Fill.PARAM, Fill.ZERO, Fill.ALIAS) and (role := parser.parse_optional_attribute()) is not None:
+            self.role.set(state, role)
         if fill is Fill.ALIAS:
             self.of.set(state, parser.parse_unresolved_operand())
             parser.parse_punctuation("+")
             self.offset.set(state, NumberAttr(parse_number(parser)))
-        elif fill in (Fill.PARAM, Fill.ZERO):
-            if (role := parser.parse_optional_attribute()) is not None:
-                self.role.set(state, role)
         elif fill is Fill.CONSTANT:
             self.constant.set(state, parser.parse_attribute())
 
@@ -117,7 +116,7 @@ class BufferOp(IRDLOperation):
     shape = prop_def(ShapeAttr)
     fill = prop_def(FillAttr)
     role = opt_prop_def(ArgAttr)
-    """What a parameter or state array is to the step."""
+    """What a parameter or state array is to the step, or a part of one that holds those of several sequences."""
     constant = opt_prop_def(AnyAttr())
     """What a constant holds: `#launch.tensor<…>`, or whatever its maker and the target agree on."""
     offset = opt_prop_def(NumberAttr)
@@ -186,6 +185,19 @@ class BufferOp(IRDLOperation):
             held = buffer_of(held.of)
         return held, start, start + self.length
 
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is one of the step's arguments, which the buffers hold in order; what holds several is none."""
+        if self.fill.data is Fill.ALIAS:
+            return self.role is not None
+        return self.fill.data in (Fill.PARAM, Fill.ZERO) and not self.parts()
+
+    def parts(self) -> Sequence[BufferOp]:
+        """The arguments of several sequences that the buffer holds, one after the other."""
+        users = (use.operation for use in self.buffer.uses)
+        held = [user for user in users if isinstance(user, BufferOp) and user.role is not None]
+        return sorted(held, key=lambda part: part.offset.data if part.offset is not None else 0)
+
     def has(self, form: Touch) -> bool:
         """Whether launches touch the buffer in a form."""
         return (self.plain if form is Touch.PLAIN else self.quantized) is not None
@@ -216,8 +228,8 @@ class BufferOp(IRDLOperation):
             raise self.refuse(f"is {fill}: an alias, and nothing else, names a buffer and an offset in it")
         if (fill is Fill.CONSTANT) != (self.constant is not None):
             raise self.refuse(f"is {fill}: a constant, and nothing else, says what it holds")
-        if self.role is not None and fill not in (Fill.PARAM, Fill.ZERO):
-            raise self.refuse(f"is {fill}: only a param or a zero has a role in the step")
+        if self.role is not None and fill not in (Fill.PARAM, Fill.ZERO, Fill.ALIAS):
+            raise self.refuse(f"is {fill}: only a param, a zero or part of one has a role in the step")
         placed = self.at is not None or self.quantized_at is not None
         own_blocks = fill is Fill.ALIAS and self.at is None and self.holder(Touch.QUANT)[0] is self
         if placed and fill is not Fill.COMPUTED and not own_blocks:

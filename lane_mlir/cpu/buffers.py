@@ -56,19 +56,26 @@ class Buffers:
     Each is made when it is first asked for. An alias is a view of what it aliases. Of a planned schedule, computed
     buffers lie in the arena where the plan put them; before planning each has memory of its own.
 
+    Parameters and state are those of the step's sequences in the memory, from `sequence` on.
+
     `limits` collects, while launches are bound, what positions they can run at; `vocabulary`, for each array of tokens
     or other indices, the rows of the table that it points into.
     """
 
-    def __init__(self, schedule: ScheduleOp, memory: Memory):
+    def __init__(self, schedule: ScheduleOp, memory: Memory, sequence: int = 0, arena: NDArray[np.uint8] | None = None):
         self.memory = memory
+        self._sequence = sequence
+        roles = [op.role.sequence.data for op in schedule.buffers() if op.role is not None]
+        memory.reserve(sequence + max(roles, default=0) + 1)
         target = schedule.target if schedule.target is not None else TargetAttr()
         self.numerics: Numerics = target.numerics.data
         self.limits: list[PositionLimit] = []
         self.vocabulary: dict[BufferOp, int] = {}
         self._name = schedule.sym_name.data
-        self._arena = None if schedule.arena is None else _allocate(schedule.arena.data)
-        self._computed: list[NDArray[np.uint8]] = [] if self._arena is None else [self._arena]
+        self.arena: NDArray[np.uint8] | None = arena
+        if arena is None and schedule.arena is not None:
+            self.arena = _allocate(schedule.arena.data)
+        self._computed: list[NDArray[np.uint8]] = [] if self.arena is None else [self.arena]
         self._plain: dict[BufferOp, NDArray[Any]] = {}
         self._quantized: dict[BufferOp, QuantizedForm] = {}
 
@@ -169,22 +176,34 @@ class Buffers:
                     raise LaneError(f'constant buffer "{buffer.label.data}" is of type {dtype}, expected f32')
                 return self.memory.constant(buffer.constant, shape).reshape(-1)
             case Fill.PARAM | Fill.ZERO:
-                return self.memory.state(buffer.role, buffer.label.data, shape, dtype).reshape(-1)
+                return self._state(buffer)
             case Fill.COMPUTED | Fill.ALIAS:
                 return self._bytes(buffer, Touch.PLAIN, buffer.length * dtype.bytes).view(DTYPES[dtype])
+
+    def _state(self, buffer: BufferOp) -> NDArray[Any]:
+        """A parameter or an array of state, or those of several sequences, one after the other."""
+        parts = buffer.parts() or [buffer]
+        one, first = parts[0], self._sequence
+        if one.role is not None:
+            first += one.role.sequence.data
+        of = [part.role.sequence.data for part in parts if part.role is not None]
+        if parts != [buffer] and (of != list(range(of[0], of[0] + len(of))) or buffer.length != len(of) * one.length):
+            raise LaneError(f'buffer "{buffer.label.data}" does not hold one array of each sequence, in order')
+        arrays = self.memory.state(one.role, one.label.data, one.shape.data, buffer.dtype.data)
+        return arrays[first : first + len(parts)].reshape(-1)
 
     def _bytes(self, buffer: BufferOp, form: Touch, size: int) -> NDArray[np.uint8]:
         """The bytes of a form of a buffer: its place in the arena, or memory of its own where nothing is planned."""
         at, what = buffer.place(form), f'the {form.value} form of buffer "{buffer.label.data}"'
-        if self._arena is None or (at is None and buffer.fill.data not in (Fill.COMPUTED, Fill.ALIAS)):
+        if self.arena is None or (at is None and buffer.fill.data not in (Fill.COMPUTED, Fill.ALIAS)):
             own = _allocate(size)
             self._computed.append(own)
             return own
         if at is None:
             raise LaneError(f"{what} has no place in the arena of @{self._name}; run plan")
-        if at % 4 or at + size > len(self._arena):
-            raise LaneError(f"{what} lies at bytes {at} to {at + size} of an arena of {len(self._arena)}")
-        return self._arena[at : at + size]
+        if at % 4 or at + size > len(self.arena):
+            raise LaneError(f"{what} lies at bytes {at} to {at + size} of an arena of {len(self.arena)}")
+        return self.arena[at : at + size]
 
 
 def _allocate(size: int) -> NDArray[np.uint8]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -60,6 +60,9 @@ class Memory:
 
     `weights`: a checkpoint, or arrays by the names of tensors, or any `Weights`. A constant is dequantized to f32 when
     the first program that reads it is made, and kept; state begins as zeros.
+
+    Of each array of state, those of all sequences lie one after the other, so that a step of one sequence and one of
+    several find the same.
     """
 
     def __init__(self, weights: Weights | Checkpoint | Mapping[str, Array]):
@@ -72,6 +75,17 @@ class Memory:
                 self._weights = weights
         self._constants: dict[tuple[Attribute, tuple[int, ...]], Array] = {}
         self._state: dict[StateKey, StateArray] = {}
+        self.sequences: int = 1
+        """Sequences that there is room for. As it grows, all state moves."""
+
+    def reserve(self, sequences: int) -> None:
+        """Make room for the state of so many sequences; what there is stays."""
+        if sequences <= self.sequences:
+            return
+        self.sequences = sequences
+        for key, old in self._state.items():
+            self._state[key] = np.zeros((sequences, *key.shape), DTYPES[key.dtype])
+            self._state[key][: len(old)] = old
 
     def reset(self) -> None:
         """Set all state to zero, tokens and positions too: nothing has been read yet."""
@@ -118,10 +132,13 @@ class Memory:
         return tensor if tensor.shape == shape else None
 
     def state(self, role: ArgAttr | None, label: str, shape: tuple[int, ...], dtype: DType) -> StateArray:
-        """The array of a parameter or a state buffer: the same for every program that names it alike."""
-        key = StateKey.of(role, label, shape, dtype)
+        """
+        The arrays of a parameter or a state buffer, those of all sequences, [sequences, *shape]: the same for every
+        program that names it alike.
+        """
+        key = replace(StateKey.of(role, label, shape, dtype), sequence=0)
         if key not in self._state:
-            self._state[key] = np.zeros(shape, DTYPES[dtype])
+            self._state[key] = np.zeros((self.sequences, *shape), DTYPES[dtype])
         return self._state[key]
 
     def _values(self, constant: Attribute, shape: tuple[int, ...]) -> Array:

@@ -14,46 +14,89 @@ from lane_mlir.cpu.buffers import Buffers, PositionLimit, Run, describe
 from lane_mlir.cpu.launches import bind
 from lane_mlir.cpu.memory import Memory
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.launch import BufferOp, Fill, LaunchOp, ScheduleOp, buffer_of
+from lane_mlir.dialects.launch import BufferOp, LaunchOp, ScheduleOp, buffer_of
 from lane_mlir.dialects.tg import ArgumentKind
 from lane_mlir.dialects.tg.operation import dimensions
 from lane_mlir.eval import Array, Indices, Weights
+
+
+class Binding:
+    """The launches of a step, each bound to the arrays of its buffers, for some sequences of the memory."""
+
+    def __init__(self, schedule: ScheduleOp, buffers: Buffers):
+        self.buffers = buffers
+        self.launches: list[tuple[LaunchOp, Run]] = [
+            (op, run) for op in schedule.launches() if (run := bind(op, buffers)) is not None
+        ]
+        self.limits = _tightest(buffers.limits)
+        self.arguments = [(op, buffers.plain(op.buffer)) for op in schedule.buffers() if op.is_argument]
+        self.tokens = self._parameters(ArgumentKind.TOKEN)
+        self.positions = [buffers.indices(op.buffer) for op in self._parameters(ArgumentKind.POSITION)]
+        outputs = [buffer_of(value) for value in schedule.outputs()]
+        self.outputs = [buffers.plain(op.buffer).reshape(op.shape.data) for op in outputs]
+
+    def _parameters(self, kind: ArgumentKind) -> list[BufferOp]:
+        """The parameters of a kind, in the order of their sequences."""
+        found = [op for op, _ in self.arguments if op.role is not None and op.role.kind.data is kind]
+        return sorted(found, key=lambda op: op.role.sequence.data if op.role is not None else 0)
+
+    def position_of(self, sequence: int) -> tuple[Indices, int]:
+        """Where the position of a sequence is: of several sequences, an array may hold each one's, or all."""
+        rest = sequence
+        for array in self.positions:
+            if 0 <= rest < len(array):
+                return array, rest
+            rest -= len(array)
+        raise LaneError(f"the step has no position of sequence {sequence}")
 
 
 class CpuProgram:
     """
     One step, run in numpy.
 
-    Every launch is bound to the arrays of its buffers once, here; `run` calls them in order. State, token and position
-    live in the memory, where the other programs of the model find them.
+    Every launch is bound to the arrays of its buffers once; `run` calls them in order. State, token and position live
+    in the memory, where the other programs of the model find them: those of its first sequences, until `select` says
+    otherwise.
 
     Raises: LaneError for a launch that cannot be executed and a tensor that there is not, naming it.
     """
 
     def __init__(self, schedule: ScheduleOp, memory: Memory):
         self.schedule = schedule
-        self.buffers = Buffers(schedule, memory)
-        """The arrays behind the buffers."""
-        self._launches: list[tuple[LaunchOp, Run]] = [
-            (op, run) for op in schedule.launches() if (run := bind(op, self.buffers)) is not None
-        ]
-        self._limits = _tightest(self.buffers.limits)
-        arguments = [op for op in schedule.buffers() if op.fill.data in (Fill.PARAM, Fill.ZERO)]
-        self._arguments = [(op, self.buffers.plain(op.buffer)) for op in arguments]
-        self._tokens = self._parameters(ArgumentKind.TOKEN)
-        self._positions = [self.buffers.indices(op.buffer) for op in self._parameters(ArgumentKind.POSITION)]
-        outputs = [buffer_of(value) for value in schedule.outputs()]
-        self._outputs = [self.buffers.plain(op.buffer).reshape(op.shape.data) for op in outputs]
+        self._memory = memory
+        self._sequence = 0
+        self._bound: dict[int, Binding] = {}
+        self._arena: NDArray[np.uint8] | None = None
+        self._room = 0
+        self._bind()
 
-    def _parameters(self, kind: ArgumentKind) -> list[BufferOp]:
-        """The parameters of a kind, in the order of their sequences."""
-        found = [op for op, _ in self._arguments if op.role is not None and op.role.kind.data is kind]
-        return sorted(found, key=lambda op: op.role.sequence.data if op.role is not None else 0)
+    def _bind(self) -> Binding:
+        """The launches bound for the selected sequence: once, but again when all state has moved."""
+        if self._room != self._memory.sequences:
+            self._bound.clear()
+        if self._sequence not in self._bound:
+            buffers = Buffers(self.schedule, self._memory, self._sequence, self._arena)
+            self._arena = buffers.arena
+            self._bound[self._sequence] = Binding(self.schedule, buffers)
+            self._room = self._memory.sequences
+        return self._bound[self._sequence]
+
+    def select(self, sequence: int) -> None:
+        """Run from now on for a sequence of the memory (and, if the step has several, those after it)."""
+        if sequence < 0:
+            raise LaneError(f"sequence {sequence} is selected, expected at least 0")
+        self._sequence = sequence
+        self._bind()
+
+    @property
+    def buffers(self) -> Buffers:
+        """The arrays behind the buffers."""
+        return self._bind().buffers
 
     @property
     def arguments(self) -> Sequence[tuple[BufferOp, NDArray[Any]]]:
         """The parameters and arrays of state, in the order of the step's arguments, and their elements, flat."""
-        return self._arguments
+        return self._bind().arguments
 
     def set_tokens(self, tokens: ArrayLike) -> None:
         """
@@ -63,16 +106,17 @@ class CpuProgram:
         what is no whole number.
         """
         given = np.asarray(tokens).reshape(-1)
-        rows = sum(op.length for op in self._tokens)
+        bound = self._bind()
+        rows = sum(op.length for op in bound.tokens)
         if len(given) != rows:
             raise LaneError(f"{len(given)} tokens are given to a step of {rows} rows")
         if given.dtype.kind not in "iu":
             raise LaneError(f"tokens are given as {given.dtype}, expected whole numbers")
         start = 0
-        for op in self._tokens:
+        for op in bound.tokens:
             part = given[start : start + op.length]
             self._check_tokens(op, part)
-            self.buffers.indices(op.buffer)[:] = part
+            bound.buffers.indices(op.buffer)[:] = part
             start += op.length
 
     def _check_tokens(self, op: BufferOp, tokens: NDArray[Any]) -> None:
@@ -91,9 +135,10 @@ class CpuProgram:
 
         Raises: LaneError for a position that leaves no room for the step's rows.
         """
-        array, index = self._position_of(sequence)
-        for limit in self._limits:
-            shared = np.shares_memory(limit.positions[limit.index :], array[index : index + 1])
+        bound = self._bind()
+        array, index = bound.position_of(sequence)
+        for limit in bound.limits:
+            shared = np.shares_memory(limit.positions[limit.index : limit.index + 1], array[index : index + 1])
             if shared and (refusal := limit.refusal(position)) is not None:
                 raise LaneError(refusal)
         array[index] = position
@@ -101,17 +146,8 @@ class CpuProgram:
     @property
     def position(self) -> int:
         """The position of the next run, in the first sequence."""
-        array, index = self._position_of(0)
+        array, index = self._bind().position_of(0)
         return array.item(index)
-
-    def _position_of(self, sequence: int) -> tuple[Indices, int]:
-        """Where the position of a sequence is: of several sequences, an array may hold each one's, or all."""
-        rest = sequence
-        for array in self._positions:
-            if 0 <= rest < len(array):
-                return array, rest
-            rest -= len(array)
-        raise LaneError(f"the step has no position of sequence {sequence}")
 
     def run(self) -> None:
         """
@@ -120,21 +156,23 @@ class CpuProgram:
         Raises: LaneError, before anything runs, for a position beyond the context; for an index that is no row of its
         table, naming the launch.
         """
-        for limit in self._limits:
+        bound = self._bind()
+        for limit in bound.limits:
             limit.check()
         op: LaunchOp | None = None
         try:
             with np.errstate(all="ignore"):
-                for op, run in self._launches:
+                for op, run in bound.launches:
                     run()
         except LaneError as error:
             raise _named(op, error) from error
 
     def run_traced(self, callback: Callable[[LaunchOp, float], object]) -> None:
         """Run every launch once, and after each call back with it and the seconds that it took. Raises as `run`."""
-        for limit in self._limits:
+        bound = self._bind()
+        for limit in bound.limits:
             limit.check()
-        for op, run in self._launches:
+        for op, run in bound.launches:
             start = time.perf_counter()
             try:
                 with np.errstate(all="ignore"):
@@ -145,19 +183,19 @@ class CpuProgram:
 
     def output(self, index: int) -> NDArray[Any]:
         """A view of the value of an output, in its shape, which the next run writes again."""
-        return self._outputs[index]
+        return self._bind().outputs[index]
 
     @property
     def outputs(self) -> Sequence[NDArray[Any]]:
         """Views of the values of all outputs."""
-        return self._outputs
+        return self._bind().outputs
 
 
 def _tightest(limits: Iterable[PositionLimit]) -> list[PositionLimit]:
     """Of the limits of each position, the one that allows the least."""
-    least: dict[tuple[int, int], PositionLimit] = {}
+    least: dict[int, PositionLimit] = {}
     for limit in limits:
-        key = (limit.positions.ctypes.data, limit.index)
+        key = limit.positions.ctypes.data + limit.index * limit.positions.itemsize
         if key not in least or limit.limit - limit.rows < least[key].limit - least[key].rows:
             least[key] = limit
     return list(least.values())

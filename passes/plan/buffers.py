@@ -55,7 +55,7 @@ def check_bound(schedule: ScheduleOp) -> None:
     """
     for buffer in schedule.buffers():
         is_number = buffer.fill.data is Fill.PARAM and buffer.dtype.data is DType.I32
-        if is_number and buffer.role is None and buffer.buffer.uses:
+        if is_number and buffer.role is None and buffer.buffer.uses and not buffer.parts():
             raise Unbound(buffer, f'the parameter "{buffer.label.data}" has no role in the step')
 
 
@@ -94,7 +94,7 @@ def drop_unused(schedule: ScheduleOp) -> None:
     the step's arguments, in order.
     """
     for buffer in reversed(schedule.buffers()):
-        if not buffer.buffer.uses and buffer.fill.data not in (Fill.PARAM, Fill.ZERO):
+        if not buffer.buffer.uses and not buffer.is_argument:
             buffer.detach()
             buffer.erase()
 
@@ -111,7 +111,7 @@ def set_types(schedule: ScheduleOp, target: TargetAttr) -> None:
             buffer_of(st).holder(Touch.PLAIN)[0].dtype = DTypeAttr(state)
     for buffer in schedule.buffers():
         if buffer.role is not None and buffer.role.kind.data is ArgumentKind.KV_CACHE:
-            buffer.dtype = DTypeAttr(cache)
+            buffer.holder(Touch.PLAIN)[0].dtype = DTypeAttr(cache)
     for buffer in schedule.buffers():
         if buffer.of is not None:
             buffer.dtype = buffer.holder(Touch.PLAIN)[0].dtype

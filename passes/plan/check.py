@@ -6,7 +6,7 @@ through memory, byte by byte.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ from lane_mlir.dialects.launch.operation import Touched
 from lane_mlir.dialects.tg import Numerics
 from lane_mlir.locations import OpFailedException
 from lane_mlir.passes.plan.errors import described, named
+from lane_mlir.passes.plan.spans import Spans
 
 Storage: TypeAlias = tuple[BufferOp, Touch]
 """A form of a buffer that holds elements of its own."""
@@ -181,29 +182,6 @@ class Owners:
         self._starts[first:stop] = [start]
         self._ranges[first:stop] = [(start, end, storage)]
         return [other for _, _, other in met if other != storage]
-
-
-class Spans:
-    """Elements that have been written: disjoint ranges, sorted."""
-
-    def __init__(self) -> None:
-        self._ranges: list[tuple[int, int]] = []
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(self._ranges)
-
-    def add(self, start: int, stop: int) -> None:
-        ranges = self._ranges
-        first = bisect_left(ranges, (start, start))
-        if first and ranges[first - 1][1] >= start:
-            first -= 1
-        last = bisect_right(ranges, (stop, float("inf")))
-        met = ranges[first:last]
-        ranges[first:last] = [(min([start, *(a for a, _ in met)]), max([stop, *(b for _, b in met)]))]
-
-    def cover(self, start: int, stop: int) -> bool:
-        at = bisect_right(self._ranges, (start, float("inf"))) - 1
-        return at >= 0 and self._ranges[at][0] <= start and stop <= self._ranges[at][1]
 
 
 @dataclass(frozen=True)

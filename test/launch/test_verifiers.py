@@ -241,7 +241,7 @@ OF = BufferOp("of", (64,), Fill.COMPUTED)
         (BufferOp("b", (4,), Fill.ZERO, constant=WEIGHT), '"b" is zero: a constant, and nothing else, says what'),
         (
             BufferOp("b", (4,), Fill.COMPUTED, role=ArgAttr(ArgumentKind.TOKEN)),
-            '"b" is computed: only a param or a zero has a role in the step',
+            '"b" is computed: only a param, a zero or part of one has a role in the step',
         ),
         (
             BufferOp("b", (4,), Fill.ALIAS, of=OF.buffer, offset=61),
