@@ -91,12 +91,13 @@ class GemvParts(FusionRule):
         products = self._products_of(form)
         if next(iter(products)) is not op:
             return
+        stored = dict.fromkeys(_kind(product) for product in (*self._merged_products_of(form), *products.values()))
         for kind in dict.fromkeys(_kind(product) for product in products.values()):
             group = [product for product, other in products.items() if _kind(other) == kind]
             if len(group) > 1:
                 yield Place("gemv_parts", group, at_first=True)
-            elif len(products) > 1:
-                others = ", ".join(dict.fromkeys(str(p.format) for p in products.values() if _kind(p) != kind))
+            elif len(stored) > 1:
+                others = ", ".join(dict.fromkeys(other[0] for other in stored if other != kind))
                 refusal = f"its weight is stored as {kind[0]}, those of the activation's other products as {others}"
                 yield Place("gemv_parts", group, refusal=refusal)
 
@@ -105,6 +106,14 @@ class GemvParts(FusionRule):
         readers = sorted(self.graph.readers(form.x), key=self.graph.index)
         forms = ((reader, gemv(head_parts(reader)[0])) for reader in readers)
         return {reader: other for reader, other in forms if other is not None and other.x == form.x}
+
+    def _merged_products_of(self, form: GemvForm) -> Iterator[GemvForm]:
+        """The first product of each launch of several that an activation has already."""
+        for reader in self.graph.readers(form.x):
+            if isinstance(reader, FusedOp) and reader.fusion_class.data == "gemv_parts":
+                first = gemv(head_parts(reader.parts[0])[0])
+                if first is not None:
+                    yield first
 
 
 def _kind(form: GemvForm) -> tuple[str, bool]:

@@ -108,12 +108,12 @@ class Judge:
         written = {_holder(buffer) for buffer in launch.writes()}
         for result in (*op.outputs, *op.memory_writes()):
             if result not in self._of or _holder(self._of[result]) not in written:
-                raise Refusal(f"the launch would not write {_named(result)}")
+                raise Refusal(f"the launch would leave out {_origin(result)}")
         made = [value for value in values if isinstance(value.owner, Operation) and op.is_ancestor(value.owner)]
         others = {self._of[value] for value in values} - {self._of[value] for value in made}
         for value in made:
             if self._of[value] in launch.reads() and self._of[value] not in others:
-                raise Refusal(f"the launch would read {_named(value)}, which it computes itself")
+                raise Refusal(f"the launch would read the result of {_origin(value)}, which it computes itself")
 
     def link_part(self, part: Operation, scope: Scope) -> LaunchOp:
         """The launch of one part of the op that is being linked, in a fold with others. Raises Refusal."""
@@ -124,8 +124,8 @@ class Judge:
     def inside_only(self, scope: Scope, values: Iterable[SSAValue]) -> None:
         """Refuse if a value that the launch does not write is read by another op."""
         for value in values:
-            if scope.escapes(value) and isinstance(value.owner, Operation):
-                raise Refusal(f"{describe(value.owner)} has another reader, and the launch would not write its result")
+            if scope.escapes(value):
+                raise Refusal(f"{_origin(value)} has another reader, and the launch would not write its result")
 
     # Buffers.
 
@@ -229,16 +229,16 @@ def _holder(buffer: SSAValue) -> SSAValue:
     return buffer_of(buffer).holder(Touch.PLAIN)[0].buffer
 
 
-def _named(value: SSAValue) -> str:
-    """A value as a reason names it, by what computes it."""
+def _origin(value: SSAValue) -> str:
+    """What computes a value, or which argument it is, as a reason names it."""
     if not isinstance(value, OpResult):
-        return f"%{value.name_hint or '?'}"
+        return f"argument %{value.name_hint or '?'}"
     op = value.owner
     while isinstance(op, FusedOp):
         inner = op.yielded[op.results.index(value)]
         assert isinstance(inner, OpResult)
         value, op = inner, inner.owner
-    return f"the result of {describe(op)}"
+    return describe(op)
 
 
 def _table(value: SSAValue) -> str:
