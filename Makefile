@@ -23,12 +23,13 @@ run: $(BIN)/.installed models
 	$(BIN)/lane-report build/step.mlir
 	$(BIN)/lane-run $(MODEL) --prompt "$(PROMPT)" -n 64
 
-# Every kind of test runs even if one before it failed; the tests of the style (basedpyright, ruff) are in pytest.
+# Every kind of test runs even if one before it failed; the tests of the style (basedpyright, ruff) are in pytest. A
+# process a core, and so one thread of BLAS each.
 test: $(BIN)/.installed
 	@$(BIN)/python -m lane_mlir.tools.get_models >/dev/null || echo "without the model: its tests are skipped" >&2
 	@failed=; \
 	$(BIN)/lit -v test/lit || failed="$$failed lit"; \
-	$(BIN)/python -m pytest -q test || failed="$$failed pytest"; \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto test || failed="$$failed pytest"; \
 	if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 models: $(BIN)/.installed

@@ -64,8 +64,7 @@ class Compiled:
 def compiled(path: Path, sequences: int = 1) -> Compiled:
     """The decode step of a model, of one sequence or several, under int8."""
     checkpoint = Checkpoint.open(path)
-    options = {"sequences": sequences} if sequences > 1 else {}
-    lifted = import_step(checkpoint, rows=1, context=CONTEXT, target=TARGET, **options)
+    lifted = import_step(checkpoint, rows=1, context=CONTEXT, sequences=sequences, target=TARGET)
     func = step_functions(lifted)[0]
     number_ops(func)
     fused = lifted.clone()
