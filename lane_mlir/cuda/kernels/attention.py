@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 ATTN_SHARED_HEADS = 128
 """Heads that read the same key rows together at most: one warp serves 8 of them, and a block has 16 warps."""
 
@@ -60,3 +62,65 @@ def attn_shared_smem_bytes(heads: int, hd: int) -> int:
     head's maximum and sum, in f32.
     """
     return 4 * (heads * hd + ATTN_TILE * hd + heads * (ATTN_TILE + 2))
+
+
+# The kernel that attends row by row: how its threads share keys.
+
+PART_KEYS = 128
+"""Positions below which one block takes a context alone: reading them takes less time than summing two blocks."""
+
+_WARP = 32
+
+_LANE_COLUMNS = 8
+"""Columns of a key that a lane multiplies, as far as 32 lanes reach: 16 bytes of f16."""
+
+_RESULT_REGISTERS = 64
+"""Weighted values that a lane keeps in registers: its columns of several heads."""
+
+_REGISTERS = 112
+"""Registers of a lane for results, keys, values and scores, so that two blocks of 256 threads share a multiprocessor."""
+
+_ROW_WARPS = 8
+"""Warps of a block."""
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """How a block's threads share its keys: the fields of AttentionShape in attention.cuh."""
+
+    lanes: int
+    key_vec: int
+    value_vec: int
+    at_once: int
+    heads_a_warp: int
+    warps: int
+
+
+def split_rows(
+    hd: int, vd: int, per_block: int, *, key_vec: int, value_vec: int, key_bytes: int, value_bytes: int
+) -> RowSplit:
+    """
+    The split of a block of `per_block` heads of widths hd and vd, whose keys and values can be loaded in vectors of
+    `key_vec` and `value_vec` elements of so many bytes.
+    """
+    lanes = 1
+    while lanes < _WARP and -(-max(hd, vd) // lanes) > _LANE_COLUMNS:
+        lanes *= 2
+    key_vec, value_vec = min(key_vec, _LANE_COLUMNS), min(value_vec, _LANE_COLUMNS)
+    keys, values = _columns(hd, key_vec, lanes), _columns(vd, value_vec, lanes)
+    wanted = (h for h in range(per_block, 0, -1) if per_block % h == 0)
+    heads = next((h for h in wanted if h * values <= _RESULT_REGISTERS), 1)
+    at_once = 4
+    while at_once > 1:
+        stored = at_once * ((keys - key_vec) * key_bytes + values * value_bytes) // 4
+        used = heads * values + stored + at_once * key_vec + at_once * heads + key_vec
+        if used <= _REGISTERS:
+            break
+        at_once //= 2
+    sets = per_block // heads
+    return RowSplit(lanes, key_vec, value_vec, at_once, heads, sets * max(1, _ROW_WARPS // sets))
+
+
+def _columns(width: int, vec: int, lanes: int) -> int:
+    """Columns that a lane has of a row of `width`."""
+    return -(-(width // vec) // lanes) * vec

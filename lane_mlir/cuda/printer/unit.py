@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue
 from xdsl.printer import Printer
 
 from lane_mlir.chips import CHIPS, DEFAULT_CHIP, Chip
-from lane_mlir.cuda.printer import elementwise, folds, movement, norms, products, rotations
+from lane_mlir.cuda.printer import attention, elementwise, folds, movement, norms, products, rotations
 from lane_mlir.cuda.printer.kernel import Argument, Kernel, LaunchPrinter, Printers, Printing, refuse
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, ViewOp, buffer_of
 from lane_mlir.dialects.tg import Numerics
@@ -26,6 +26,7 @@ PRINTERS: Printers = {
     **rotations.PRINTERS,
     **elementwise.PRINTERS,
     **movement.PRINTERS,
+    **attention.PRINTERS,
     **folds.PRINTERS,
 }
 """How each class of launch is printed."""

@@ -1,0 +1,559 @@
+// launch.attention, row by row: decode, batches of sequences, chunks of a few rows.
+//
+// Row r stands at p = pos + r (pos[r] where rows are sequences) and attends the positions j with p - window < j ≤ p,
+// of which nothing else is read. With g = h div group,
+//
+//     s[j] = scale·q[r, h]·k[j, g]   (with a softcap c, c·tanh(s/c));   y[r, h] = Σⱼ softmax(s)[j]·v[j, g]
+//
+// A block takes `per_block` heads of one key head, a row, and a part of the positions; grid (parts, blocks of heads,
+// rows). Of a warp, `lanes` lanes share a key: lane l has its columns in vectors l, l + lanes, … of `key_vec` elements,
+// and the value's likewise; so a warp takes 32/lanes keys at a time, `at_once` times over, the next ones being on their
+// way. Every group of lanes keeps the largest score, the sum and the weighted values that it has seen (in base 2: scores
+// are times log2 e), for `heads_a_warp` heads; the warps of a block take turns over the sets of heads.
+//
+// Then the groups of a warp are summed, the warps of a block, and, where there are several parts, the last block of a
+// row and its heads sums those. How many parts there are is seen from the position: none with fewer keys than `least`.
+//
+// Limits: own, hd, vd, pitches and offsets are multiples of the vectors.
+#pragma once
+
+#include "common.cuh"
+
+namespace lane {
+
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr float NOTHING = -3.402823466e38f;  // the largest of no scores
+constexpr int MAX_PARTS = 2 * WARP;  // that are summed at once: two a lane
+
+struct AttentionShape {
+  int heads = 1;
+  int group = 1;        // query heads of a key head
+  int hd = 0;
+  int vd = 0;
+  int len = 0;          // rows of the arrays of keys and values
+  int rows = 1;
+  int own = 0;          // columns of a key that are in k; the others are its tail
+  i64 q_pitch = 0;      // elements from a query to the next, and from the key, the value of a position to the next
+  i64 k_pitch = 0;
+  i64 v_pitch = 0;
+  i64 v_offset = 0;
+  Part q_tail, k_tail;  // where the tails are: of queries in units of a head, of keys in units of a position
+  float scale = 1.f;
+  int window = 0;       // 0: none
+  float softcap = 0.f;  // 0: none
+  i64 seq = 0;          // elements from the arrays of a sequence to the next; 0: rows are of one sequence
+  bool gated = false;
+  Activation gate = Activation::NONE;
+  i64 gate_offset = 0;
+  bool f32 = true;
+  int words = 0;        // int8 words of the quantized result; 0: none is written
+
+  int per_block = 1;
+  int parts = 1;
+  int least = 0;
+  int lanes = 32;
+  int key_vec = 8;
+  int value_vec = 8;
+  int at_once = 1;
+  int heads_a_warp = 1;
+  int warps = 8;
+
+  LANE_CONSTANT int threads() const { return warps * WARP; }
+  LANE_CONSTANT int groups() const { return WARP / lanes; }
+  LANE_CONSTANT int sets() const { return per_block / heads_a_warp; }
+  LANE_CONSTANT int warps_a_set() const { return warps / sets(); }
+  LANE_CONSTANT int scores() const { return at_once * heads_a_warp; }
+  LANE_CONSTANT int head_blocks() const { return heads / per_block; }
+  LANE_CONSTANT int result_vec() const { return vd % 4 == 0 ? 4 : 1; }
+  LANE_CONSTANT int results() const { return per_block * vd / result_vec(); }  // vectors of a block's result
+
+  // Floats of shared memory: the queries, the scores of each group, the warps' results with their weights.
+  LANE_CONSTANT int query_floats() const { return per_block * hd; }
+  LANE_CONSTANT int score_floats() const { return ceil_div(warps * groups() * scores(), 4) * 4; }
+  LANE_CONSTANT int part_floats() const { return max_of(warps_a_set() * per_block * vd, 4 * threads()); }
+  LANE_CONSTANT int weight_floats() const { return per_block * (MAX_PARTS + 2); }
+};
+
+// What attention reads and writes; null is what it has not.
+template <typename K, typename V, typename TAIL>
+struct AttentionOperands {
+  const float* q;
+  const K* k;
+  const V* v;
+  const int* pos;
+  const float* sinks;   // [heads]: a logit that takes weight and adds nothing
+  const float* q_tail;
+  const TAIL* k_tail;
+  const float* gate;
+  float* out;
+  i8* words;
+  float* scales;
+  float* partial;       // [rows, blocks of heads, parts, per_block] pairs, then as many results of vd
+  u32* counter;         // [rows, blocks of heads], 0 between runs
+};
+
+// N elements as they are stored.
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Stored {
+  T v[N];
+};
+
+// The positions that a row attends: from `first` up to, not including, `end`.
+struct Span {
+  int first;
+  int end;
+};
+
+template <AttentionShape S>
+LANE_DEVICE Span attended(const int* pos, int row) {
+  int p = pos == nullptr ? (S.seq != 0 ? 0 : row) : S.seq != 0 ? pos[row] : *pos + row;
+  p = min(max(p, 0), S.len - 1);  // never outside the arrays, whatever the parameter holds
+  return {S.window != 0 ? max(0, p - S.window + 1) : 0, p + 1};
+}
+
+// A score of f32 as a power of 2.
+template <AttentionShape S>
+LANE_DEVICE float score(float s) {
+  if constexpr (S.softcap != 0.f) s = S.softcap * tanhf(s * (1.f / S.softcap)) * LOG2E;
+  return s;
+}
+// What queries are multiplied by, so that score() is right.
+template <AttentionShape S>
+LANE_CONSTANT float query_scale() {
+  return S.softcap != 0.f ? S.scale : S.scale * LOG2E;
+}
+
+// Element i of the query of a unit (a row and a head).
+template <AttentionShape S, typename O>
+LANE_DEVICE float query(const O& o, i64 unit, int i) {
+  if (S.own < S.hd && i >= S.own) return o.q_tail[unit * S.q_tail.pitch + S.q_tail.offset + i - S.own];
+  return o.q[unit * S.q_pitch + i];
+}
+
+// The queries of a block's heads in shared memory, [head][quad of a vector][vector][4], times the scale.
+template <AttentionShape S>
+struct SharedQueries {
+  static constexpr int VECTORS = S.hd / S.key_vec, WIDTH = min_of(S.key_vec, 4), PIECES = S.key_vec / WIDTH;
+
+  static LANE_DEVICE int place(int head, int i) {
+    int vector = i / S.key_vec, element = i % S.key_vec;
+    return ((head * PIECES + element / WIDTH) * VECTORS + vector) * WIDTH + element % WIDTH;
+  }
+
+  template <typename O>
+  static LANE_DEVICE void stage(float* shared, const O& o, i64 first_unit) {
+    for (int at = threadIdx.x; at < S.query_floats(); at += S.threads()) {
+      int head = at / S.hd, i = at % S.hd;
+      shared[place(head, i)] = query<S>(o, first_unit + head, i) * query_scale<S>();
+    }
+  }
+
+  // A vector of a head's query.
+  static LANE_DEVICE void read(const float* shared, int head, int vector, float* q) {
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+      const float* from = shared + ((head * PIECES + piece) * VECTORS + vector) * WIDTH;
+      if constexpr (WIDTH == 4) {
+        float4 four = *reinterpret_cast<const float4*>(from);
+        q[4 * piece] = four.x, q[4 * piece + 1] = four.y, q[4 * piece + 2] = four.z, q[4 * piece + 3] = four.w;
+      } else {
+#pragma unroll
+        for (int i = 0; i < WIDTH; i++) q[piece * WIDTH + i] = from[i];
+      }
+    }
+  }
+};
+
+// The keys that a lane works on, and the values: `at_once` positions, its columns of each.
+template <AttentionShape S, typename K, typename V, typename TAIL>
+struct Ahead {
+  static constexpr int KEY_VECTORS = S.hd / S.key_vec, VALUE_VECTORS = S.vd / S.value_vec;
+  static constexpr int KEYS = ceil_div(KEY_VECTORS, S.lanes), VALUES = ceil_div(VALUE_VECTORS, S.lanes);
+  // Vectors of a tail are as wide as those of a key, whatever it is stored as.
+  Stored<K, S.key_vec> key[S.at_once][KEYS];
+  Stored<TAIL, S.key_vec> tail[S.own < S.hd ? S.at_once : 1][S.own < S.hd ? KEYS : 1];
+  Stored<V, S.value_vec> value[S.at_once][VALUES];
+
+  static LANE_DEVICE int lane() { return threadIdx.x % S.lanes; }
+  static LANE_DEVICE bool has_key(int c) { return KEY_VECTORS % S.lanes == 0 || c * S.lanes + lane() < KEY_VECTORS; }
+  static LANE_DEVICE bool has_value(int c) {
+    return VALUE_VECTORS % S.lanes == 0 || c * S.lanes + lane() < VALUE_VECTORS;
+  }
+
+  // Of positions `at`, at + stride, …, none from `end` on: those are 0.
+  template <typename O>
+  LANE_DEVICE void load_keys(const O& o, i64 sequence, int head, int at, int stride, int end) {
+#pragma unroll
+    for (int u = 0; u < S.at_once; u++) {
+      i64 j = at + u * stride;
+#pragma unroll
+      for (int c = 0; c < KEYS; c++) {
+        int column = (c * S.lanes + lane()) * S.key_vec;
+        key[u][c] = {};
+        if constexpr (S.own < S.hd) tail[u][c] = {};
+        if (j >= end || !has_key(c)) continue;
+        if constexpr (S.own < S.hd) {
+          if (column >= S.own) {
+            const TAIL* from = o.k_tail + sequence + j * S.k_tail.pitch + S.k_tail.offset + column - S.own;
+            tail[u][c] = *reinterpret_cast<const Stored<TAIL, S.key_vec>*>(from);
+            continue;
+          }
+        }
+        const K* from = o.k + sequence + j * S.k_pitch + static_cast<i64>(head) * S.own + column;
+        key[u][c] = *reinterpret_cast<const Stored<K, S.key_vec>*>(from);
+      }
+    }
+  }
+
+  template <typename O>
+  LANE_DEVICE void load_values(const O& o, i64 sequence, int head, int at, int stride, int end) {
+#pragma unroll
+    for (int u = 0; u < S.at_once; u++) {
+      i64 j = at + u * stride;
+#pragma unroll
+      for (int c = 0; c < VALUES; c++) {
+        value[u][c] = {};
+        if (j >= end || !has_value(c)) continue;
+        const V* from = o.v + sequence + j * S.v_pitch + S.v_offset + static_cast<i64>(head) * S.vd;
+        value[u][c] = reinterpret_cast<const Stored<V, S.value_vec>*>(from)[c * S.lanes + lane()];
+      }
+    }
+  }
+
+  // Element i of vector c of key u.
+  LANE_DEVICE float key_element(int u, int c, int i) const {
+    if constexpr (S.own < S.hd) {
+      if ((c * S.lanes + lane()) * S.key_vec >= S.own) return to_float(tail[u][c].v[i]);
+    }
+    return to_float(key[u][c].v[i]);
+  }
+};
+
+// What a group of lanes has seen: the largest score and the sum of weights of each head, and its weighted values.
+template <AttentionShape S>
+struct Seen {
+  static constexpr int VALUES = ceil_div(S.vd / S.value_vec, S.lanes), HEADS = S.heads_a_warp;
+  float largest[HEADS], sum[HEADS];
+  float y[HEADS][VALUES][S.value_vec];
+
+  LANE_DEVICE void clear() {
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+      largest[h] = NOTHING, sum[h] = 0.f;
+#pragma unroll
+      for (int c = 0; c < VALUES; c++) {
+#pragma unroll
+        for (int i = 0; i < S.value_vec; i++) y[h][c][i] = 0.f;
+      }
+    }
+  }
+
+  LANE_DEVICE void rescale(int h, float factor) {
+    sum[h] *= factor;
+#pragma unroll
+    for (int c = 0; c < VALUES; c++) {
+#pragma unroll
+      for (int i = 0; i < S.value_vec; i++) y[h][c][i] *= factor;
+    }
+  }
+
+  // Raises the largest score of a head; the factor of what was seen before, 1 where nothing was.
+  LANE_DEVICE float raise(int h, float largest_now) {
+    float before = largest[h];
+    largest[h] = fmaxf(before, largest_now);
+    return before == largest[h] ? 1.f : exp2f(before - largest[h]);
+  }
+
+  // The weight of a score of a head whose largest score is at least as large.
+  LANE_DEVICE float weight(int h, float s) const { return s == NOTHING ? 0.f : exp2f(s - largest[h]); }
+
+  // Sums the groups of a warp: every group holds the whole afterwards.
+  LANE_DEVICE void sum_groups() {
+#pragma unroll
+    for (int step = S.lanes; step < WARP; step *= 2) {
+#pragma unroll
+      for (int h = 0; h < HEADS; h++) {
+        float other = __shfl_xor_sync(ALL_LANES, largest[h], step);
+        rescale(h, raise(h, other));
+        sum[h] += __shfl_xor_sync(ALL_LANES, sum[h], step);
+#pragma unroll
+        for (int c = 0; c < VALUES; c++) {
+#pragma unroll
+          for (int i = 0; i < S.value_vec; i++) y[h][c][i] += __shfl_xor_sync(ALL_LANES, y[h][c][i], step);
+        }
+      }
+    }
+  }
+};
+
+// Goes over the positions first, first + stride·groups·at_once, … of a warp's share of a part.
+template <AttentionShape S, typename A, typename O>
+LANE_DEVICE void attend(Seen<S>& seen, A& ahead, const O& o, i64 sequence, int key_head, const float* queries,
+                        float* scores, int set, int first, int end) {
+  constexpr int HEADS = S.heads_a_warp, N = S.scores(), STRIDE = S.warps_a_set() * S.groups();
+  constexpr int STEP = STRIDE * S.at_once;
+  for (int warp_first = first; warp_first < end; warp_first += STEP) {
+    int at = warp_first + static_cast<int>(threadIdx.x) % WARP / S.lanes;  // of this group
+    float s[N];  // of position u and head h at u·HEADS + h
+#pragma unroll
+    for (int i = 0; i < N; i++) s[i] = 0.f;
+#pragma unroll
+    for (int c = 0; c < A::KEYS; c++) {
+      float k[S.at_once][S.key_vec];
+#pragma unroll
+      for (int u = 0; u < S.at_once; u++) {
+#pragma unroll
+        for (int i = 0; i < S.key_vec; i++) k[u][i] = ahead.key_element(u, c, i);
+      }
+      int vector = A::has_key(c) ? c * S.lanes + A::lane() : 0;
+#pragma unroll
+      for (int h = 0; h < HEADS; h++) {
+        float q[S.key_vec];
+        SharedQueries<S>::read(queries, set * HEADS + h, vector, q);
+#pragma unroll
+        for (int u = 0; u < S.at_once; u++) {
+#pragma unroll
+          for (int i = 0; i < S.key_vec; i++) s[u * HEADS + h] = fmaf(q[i], k[u][i], s[u * HEADS + h]);
+        }
+      }
+    }
+    ahead.load_keys(o, sequence, key_head, at + STEP, STRIDE, end);
+
+    // Each lane finishes some of the scores, and all lanes of the group get all of them.
+    scatter_sum<S.lanes, N>(s);
+    constexpr int HELD = scattered_count<S.lanes, N>();
+    int held = scattered_first<S.lanes, N>();
+    __syncwarp();  // the scores before have been read
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+      int u = (held + i) / HEADS;
+      float value = at + u * STRIDE < end ? score<S>(s[i]) : NOTHING;
+      if (scattered_owner<S.lanes, N>()) scores[held + i] = value;
+    }
+    __syncwarp();
+    using Piece = Stored<float, N % 4 == 0 ? 4 : 1>;
+    constexpr int WIDTH = sizeof(Piece) / 4;
+#pragma unroll
+    for (int i = 0; i < N / WIDTH; i++) {
+      Piece piece = reinterpret_cast<const Piece*>(scores)[i];
+#pragma unroll
+      for (int j = 0; j < WIDTH; j++) s[i * WIDTH + j] = piece.v[j];
+    }
+
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+      float largest = s[h];
+#pragma unroll
+      for (int u = 1; u < S.at_once; u++) largest = fmaxf(largest, s[u * HEADS + h]);
+      float factor = seen.raise(h, largest);
+      if (factor != 1.f) seen.rescale(h, factor);
+#pragma unroll
+      for (int u = 0; u < S.at_once; u++) {
+        s[u * HEADS + h] = seen.weight(h, s[u * HEADS + h]);
+        seen.sum[h] += s[u * HEADS + h];
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < A::VALUES; c++) {
+#pragma unroll
+      for (int u = 0; u < S.at_once; u++) {
+#pragma unroll
+        for (int i = 0; i < S.value_vec; i++) {
+          float v = to_float(ahead.value[u][c].v[i]);
+#pragma unroll
+          for (int h = 0; h < HEADS; h++) seen.y[h][c][i] = fmaf(s[u * HEADS + h], v, seen.y[h][c][i]);
+        }
+      }
+    }
+    ahead.load_values(o, sequence, key_head, at + STEP, STRIDE, end);
+  }
+}
+
+// A head's results in parts: part i has its largest score and sum at pairs[i·per_block + head] and its weighted values
+// at y + i·per_block·vd. Afterwards `weights` has what each part's values are to be multiplied by, then, at MAX_PARTS,
+// the head's largest score and sum. By all threads of a block, which synchronize afterwards.
+template <AttentionShape S>
+LANE_DEVICE void weigh_parts(const float2* pairs, int parts, float* weights) {
+  int lane = threadIdx.x % WARP;
+  for (int head = threadIdx.x / WARP; head < S.per_block; head += S.warps) {
+    float2 pair[2];
+    float largest = NOTHING, sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      int part = i * WARP + lane;
+      pair[i] = part < parts ? pairs[part * S.per_block + head] : float2{NOTHING, 0.f};
+      largest = fmaxf(largest, pair[i].x);
+    }
+    largest = warp_max(largest);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      float weight = pair[i].x == NOTHING ? 0.f : exp2f(pair[i].x - largest);
+      weights[head * (MAX_PARTS + 2) + i * WARP + lane] = weight;
+      sum += weight * pair[i].y;
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) {
+      weights[head * (MAX_PARTS + 2) + MAX_PARTS] = largest;
+      weights[head * (MAX_PARTS + 2) + MAX_PARTS + 1] = sum;
+    }
+  }
+}
+
+// Vector `item` of the weighted sum of parts first, first + step, ….
+template <AttentionShape S>
+LANE_DEVICE Stored<float, S.result_vec()> sum_parts(const float* y, const float* weights, int item, int first, int step,
+                                                    int parts) {
+  using Vector = Stored<float, S.result_vec()>;
+  const float* weight = weights + item / (S.vd / S.result_vec()) * (MAX_PARTS + 2);
+  Vector total = {};
+#pragma unroll 4
+  for (int part = first; part < parts; part += step) {
+    Vector value = reinterpret_cast<const Vector*>(y)[static_cast<i64>(part) * S.results() + item];
+#pragma unroll
+    for (int i = 0; i < S.result_vec(); i++) total.v[i] = fmaf(weight[part], value.v[i], total.v[i]);
+  }
+  return total;
+}
+
+// 1/(sum of weights), the sink's too.
+LANE_DEVICE float inverse_sum(float largest, float sum, const float* sinks, int head) {
+  if (sinks == nullptr) return 1.f / sum;
+  // Relative to the larger of both, so that neither overflows.
+  float sink = sinks[head] * LOG2E, top = fmaxf(largest, sink);
+  float factor = exp2f(largest - top);
+  return factor / (sum * factor + exp2f(sink - top));
+}
+
+// Divides a vector of a block's result by the sum, gates it, and writes it: vector `item`, if it is one. By whole warps.
+template <AttentionShape S, typename O>
+LANE_DEVICE void finish(const O& o, i64 first_unit, int item, bool active, Stored<float, S.result_vec()> value,
+                        const float* weights) {
+  constexpr int VEC = S.result_vec();
+  i64 vector = first_unit * (S.vd / VEC) + item;
+  if (active) {
+    int head = item / (S.vd / VEC);
+    const float* totals = weights + head * (MAX_PARTS + 2) + MAX_PARTS;
+    float factor = inverse_sum(totals[0], totals[1], o.sinks, static_cast<int>((first_unit + head) % S.heads));
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+      value.v[i] *= factor;
+      if constexpr (S.gated) value.v[i] *= activate<S.gate>(o.gate[S.gate_offset + vector * VEC + i]);
+    }
+    if constexpr (S.f32) reinterpret_cast<Stored<float, VEC>*>(o.out)[vector] = value;
+  }
+  if constexpr (S.words != 0) {
+    static_assert(S.per_block * S.vd % QBLOCK == 0 && VEC == 4, "a block of threads owns whole blocks of its result");
+    i64 quad = first_unit * (S.vd / VEC) + item;
+    quantize_quads<S.words>({value.v[0], value.v[1], value.v[2], value.v[3]}, quad, active, o.words, o.scales);
+  }
+}
+
+template <AttentionShape S, typename K, typename V, typename TAIL>
+LANE_DEVICE void attention(const AttentionOperands<K, V, TAIL>& o) {
+  constexpr int VEC = S.result_vec(), ITEMS = S.results(), SET_WARPS = S.warps_a_set();
+  using Vector = Stored<float, VEC>;
+  float* queries = reinterpret_cast<float*>(shared_memory);
+  float* all_scores = queries + ceil_div(S.query_floats(), 4) * 4;
+  float* made = all_scores + S.score_floats();  // [warps of a set, per_block, vd]
+  float* weights = made + ceil_div(S.part_floats(), 4) * 4;
+  float2* pairs = reinterpret_cast<float2*>(queries);  // [warps of a set, per_block], when no query is needed any more
+  static_assert(2 * SET_WARPS * S.per_block <= S.query_floats() + S.score_floats(), "pairs fit where queries were");
+
+  let_successor_start();
+  wait_for_predecessor();
+  int row = blockIdx.z, head_block = blockIdx.y, first_head = head_block * S.per_block;
+  Span span = attended<S>(o.pos, row);
+  int count = span.end - span.first, parts = 1, part_keys = count;
+  if constexpr (S.parts > 1) {
+    parts = min(S.parts, max(1, ceil_div(count, S.least)));
+    part_keys = ceil_div(count, parts);
+    parts = ceil_div(count, part_keys);
+    if (static_cast<int>(blockIdx.x) >= parts) return;
+  }
+  int begin = span.first + static_cast<int>(blockIdx.x) * part_keys, end = min(begin + part_keys, span.end);
+
+  int warp = threadIdx.x / WARP, set = warp % S.sets(), place = warp / S.sets();
+  int group = static_cast<int>(threadIdx.x) % WARP / S.lanes, key_head = first_head / S.group;
+  int first = begin + place * S.groups();
+  i64 unit = static_cast<i64>(row) * S.heads + first_head, sequence = row * S.seq;
+  Ahead<S, K, V, TAIL> ahead;
+  ahead.load_keys(o, sequence, key_head, first + group, SET_WARPS * S.groups(), end);
+  ahead.load_values(o, sequence, key_head, first + group, SET_WARPS * S.groups(), end);
+  SharedQueries<S>::stage(queries, o, unit);
+  __syncthreads();
+
+  Seen<S> seen;
+  seen.clear();
+  float* scores = all_scores + (warp * S.groups() + group) * S.scores();
+  attend<S>(seen, ahead, o, sequence, key_head, queries, scores, set, first, end);
+  seen.sum_groups();
+  __syncthreads();  // queries and scores are no longer needed
+
+  if (group == 0) {
+#pragma unroll
+    for (int h = 0; h < S.heads_a_warp; h++) {
+      int at = place * S.per_block + set * S.heads_a_warp + h;
+      if (Ahead<S, K, V, TAIL>::lane() == 0) pairs[at] = {seen.largest[h], seen.sum[h]};
+#pragma unroll
+      for (int c = 0; c < Seen<S>::VALUES; c++) {
+        if (!Ahead<S, K, V, TAIL>::has_value(c)) continue;
+        int column = (c * S.lanes + Ahead<S, K, V, TAIL>::lane()) * S.value_vec;
+#pragma unroll
+        for (int i = 0; i < S.value_vec; i++) made[at * S.vd + column + i] = seen.y[h][c][i];
+      }
+    }
+  }
+  __syncthreads();
+  weigh_parts<S>(pairs, SET_WARPS, weights);
+  __syncthreads();
+
+  i64 heads_at = static_cast<i64>(row) * S.head_blocks() + head_block;
+  float2* part_pairs = reinterpret_cast<float2*>(o.partial) + heads_at * S.parts * S.per_block;
+  constexpr i64 PAIRS = (static_cast<i64>(S.rows) * S.heads * S.parts * 2 + 3) / 4 * 4;
+  float* part_values = o.partial + PAIRS + heads_at * S.parts * S.per_block * S.vd;
+  for (int base = 0; base < ITEMS; base += S.threads()) {
+    int item = base + threadIdx.x;
+    bool active = item < ITEMS;
+    Vector value = {};
+    if (active) value = sum_parts<S>(made, weights, item, 0, 1, SET_WARPS);
+    if (S.parts == 1 || parts == 1) {
+      finish<S>(o, unit, item, active, value, weights);
+    } else if (active) {
+      reinterpret_cast<Vector*>(part_values)[static_cast<i64>(blockIdx.x) * ITEMS + item] = value;
+    }
+  }
+  if (S.parts == 1 || parts == 1) return;
+  if (threadIdx.x < S.per_block) {
+    const float* totals = weights + threadIdx.x * (MAX_PARTS + 2) + MAX_PARTS;
+    part_pairs[blockIdx.x * S.per_block + threadIdx.x] = {totals[0], totals[1]};
+  }
+  if (!is_last_block(o.counter + heads_at, parts)) return;
+
+  weigh_parts<S>(part_pairs, parts, weights);
+  __syncthreads();
+  // Where there are threads for it, several of them share an item, each with some of the parts.
+  constexpr int COLUMN = ceil_div(ITEMS, WARP) * WARP, SHARES = max_of(1, S.threads() / COLUMN);
+  for (int base = 0; base < ITEMS; base += S.threads()) {
+    int item = SHARES > 1 ? static_cast<int>(threadIdx.x) % COLUMN : base + static_cast<int>(threadIdx.x);
+    int share = SHARES > 1 ? static_cast<int>(threadIdx.x) / COLUMN : 0;
+    bool active = item < ITEMS && share < SHARES;
+    Vector value = {};
+    if (active) value = sum_parts<S>(part_values, weights, item, share, SHARES, parts);
+    if constexpr (SHARES > 1) {
+      Vector* shared = reinterpret_cast<Vector*>(made);
+      if (active) shared[share * ITEMS + item] = value;
+      __syncthreads();
+      active = item < ITEMS && share == 0;
+      if (active) {
+#pragma unroll
+        for (int other = 1; other < SHARES; other++) {
+#pragma unroll
+          for (int i = 0; i < VEC; i++) value.v[i] += shared[other * ITEMS + item].v[i];
+        }
+      }
+    }
+    finish<S>(o, unit, item, active, value, weights);
+  }
+}
+
+}  // namespace lane

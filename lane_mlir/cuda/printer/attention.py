@@ -1,0 +1,202 @@
+"""Printing of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lane_mlir.cuda.kernels.attention import ATTN_TILE, PART_KEYS, RowSplit, split_rows
+from lane_mlir.cuda.kernels.gemv import QBLOCK
+from lane_mlir.cuda.printer.kernel import (
+    Kernel,
+    Printers,
+    Printing,
+    activation_of,
+    element_type,
+    part_of,
+    struct,
+)
+from lane_mlir.cuda.printer.vectors import WARP, numbers_of, quantize_apart, vector_width
+from lane_mlir.dialects.launch import AttentionOp, buffer_of
+from lane_mlir.dialects.launch.operation import ceil_div
+
+_MAX_PARTS = 64
+"""Parts that are summed at once, as in attention.cuh."""
+
+
+@dataclass(frozen=True)
+class AttentionConstants:
+    """What all kernels of attention know of a launch."""
+
+    launch: AttentionOp
+    words: int
+    """Words of the quantized result that the kernel itself writes; 0: none, or it is written apart."""
+
+    @staticmethod
+    def of(launch: AttentionOp, printing: Printing, columns: int) -> AttentionConstants:
+        """`columns`: of a run of the result that a block of threads owns."""
+        whole = columns % QBLOCK == 0 and launch.vd.data % 4 == 0
+        return AttentionConstants(launch, printing.words if launch.quant is not None and whole else 0)
+
+    @property
+    def quantized_apart(self) -> bool:
+        """Whether a kernel of its own quantizes the result."""
+        return self.launch.quant is not None and not self.words
+
+    @property
+    def own(self) -> int:
+        """Columns of a key that are not its tail."""
+        return self.launch.hd.data if self.launch.split is None else self.launch.split.data.own
+
+    def key_vec(self) -> int:
+        """Elements of keys that can be loaded at once."""
+        launch = self.launch
+        size = buffer_of(launch.kc).dtype.data.bytes
+        numbers = [self.own, launch.hd.data, launch.key_width, launch.seq.data if launch.seq is not None else 0]
+        if launch.split is not None:
+            numbers += numbers_of(launch.split.data.k_tail)
+        if launch.k_tail is not None:
+            size = max(size, buffer_of(launch.k_tail).dtype.data.bytes)
+        return vector_width((launch.kc, launch.k_tail), numbers, 16 // size)
+
+    def value_vec(self) -> int:
+        launch = self.launch
+        numbers = [launch.vd.data, launch.vstride.data, launch.voff.data]
+        numbers.append(launch.seq.data if launch.seq is not None else 0)
+        return vector_width((launch.vc,), numbers, 16 // buffer_of(launch.vc).dtype.data.bytes)
+
+    def shape(self, **kernel: int | None) -> str:
+        """`AttentionShape{.heads = 9, …}`, with the numbers of a kernel."""
+        launch, split = self.launch, self.launch.split.data if self.launch.split is not None else None
+        return struct(
+            "AttentionShape",
+            heads=launch.heads.data,
+            group=launch.group.data,
+            hd=launch.hd.data,
+            vd=launch.vd.data,
+            len=launch.len.data,
+            rows=launch.rows.data,
+            own=self.own,
+            q_pitch=split.q_pitch if split is not None else launch.hd.data,
+            k_pitch=launch.key_width,
+            v_pitch=launch.vstride.data,
+            v_offset=launch.voff.data or None,
+            q_tail=part_of(split.q_tail) if split is not None else None,
+            k_tail=part_of(split.k_tail) if split is not None else None,
+            scale=launch.scale.data,
+            window=launch.window.data if launch.window is not None else None,
+            softcap=launch.softcap.data if launch.softcap is not None else None,
+            seq=launch.seq.data if launch.seq is not None else None,
+            gated=True if launch.gate is not None else None,
+            gate=activation_of(launch.gate_act.data) if launch.gate_act is not None else None,
+            gate_offset=launch.goff.data or None,
+            f32=None if launch.f32 is not None or self.quantized_apart else False,
+            words=self.words or None,
+            **kernel,
+        )
+
+    def operands(self, printing: Printing, partial: str = "nullptr", counter: str = "nullptr") -> str:
+        """`AttentionOperands<f16, f16, float>{…}` with its buffers."""
+        launch = self.launch
+        types = ", ".join(element_type(v) if v is not None else "float" for v in (launch.kc, launch.vc, launch.k_tail))
+        read = [
+            printing.reads(name, value)
+            for name, value in (
+                ("q", launch.q),
+                ("k", launch.kc),
+                ("v", launch.vc),
+                ("pos", launch.pos),
+                ("sinks", launch.sinks),
+                ("q_tail", launch.q_tail),
+                ("k_tail", launch.k_tail),
+                ("gate", launch.gate),
+            )
+        ]
+        if self.quantized_apart and launch.f32 is None:
+            made = printing.scratch("values", "float", 4 * buffer_of(launch.out).length)
+        else:
+            made = printing.writes("y", launch.out if launch.f32 is not None else None)
+        quantized = printing.writes_quantized("y", launch.out) if self.words else "nullptr, nullptr"
+        return f"AttentionOperands<{types}>{{{', '.join([*read, made, quantized, partial, counter])}}}"
+
+    def after(self, printing: Printing) -> list[Kernel]:
+        """The kernel that quantizes the result, where one does."""
+        if not self.quantized_apart:
+            return []
+        out, n = self.launch.out, buffer_of(self.launch.out).length
+        if self.launch.f32 is not None:
+            return [quantize_apart(printing, printing.reads("x", out), out, n)]
+        return [quantize_apart(printing, printing.scratch("values", "const float", 4 * n), out, n)]
+
+
+def print_attention(launch: AttentionOp, printing: Printing) -> Sequence[Kernel]:
+    return print_rows(launch, printing)
+
+
+def print_rows(launch: AttentionOp, printing: Printing) -> Sequence[Kernel]:
+    """Attention row by row: a block takes a row, some heads of one key head, and a part of the positions."""
+    rows, heads, per_block, vd = launch.rows.data, launch.heads.data, launch.per_block.data, launch.vd.data
+    made = AttentionConstants.of(launch, printing, per_block * vd)
+    split = split_rows(
+        launch.hd.data,
+        vd,
+        per_block,
+        key_vec=made.key_vec(),
+        value_vec=made.value_vec(),
+        key_bytes=buffer_of(launch.kc).dtype.data.bytes,
+        value_bytes=buffer_of(launch.vc).dtype.data.bytes,
+    )
+    blocks = heads // per_block
+    parts, least = _parts(launch)
+    partial, counter = "nullptr", "nullptr"
+    if parts > 1:
+        pairs = ceil_div(2 * rows * heads * parts, 4) * 4
+        partial = printing.scratch("partial", "float", 4 * (pairs + rows * heads * parts * vd))
+        counter = printing.scratch("counter", "u32", 4 * rows * blocks, zeroed=True)
+    shape = made.shape(
+        per_block=per_block,
+        parts=parts if parts > 1 else None,
+        least=least if parts > 1 else None,
+        lanes=split.lanes,
+        key_vec=split.key_vec,
+        value_vec=split.value_vec,
+        at_once=split.at_once,
+        heads_a_warp=split.heads_a_warp,
+        warps=split.warps,
+    )
+    call = f"attention<{shape}>({made.operands(printing, partial, counter)})"
+    kernel = Kernel(
+        name="attention",
+        header="attention.cuh",
+        call=call,
+        arguments=printing.take(),
+        grid=(parts, blocks, rows),
+        block=split.warps * WARP,
+        shared=_shared_bytes(launch, split),
+        blocks_per_multiprocessor=2,
+    )
+    return [kernel, *made.after(printing)]
+
+
+def _parts(launch: AttentionOp) -> tuple[int, int]:
+    """Parts of the context that have blocks of their own, at most, and positions of one at least."""
+    if launch.shared is not None:
+        # All heads read the same rows, which are wide: a part has few, and the heads' blocks find them in the cache.
+        return min(launch.shared.data, _MAX_PARTS), ATTN_TILE
+    if launch.parallel is None:
+        return 1, PART_KEYS
+    return min(launch.splits.data, ceil_div(launch.len.data, PART_KEYS), _MAX_PARTS), PART_KEYS
+
+
+def _shared_bytes(launch: AttentionOp, split: RowSplit) -> int:
+    """Shared memory of a block: queries, scores, the warps' results and their weights."""
+    per_block, threads = launch.per_block.data, split.warps * WARP
+    sets = per_block // split.heads_a_warp
+    queries = ceil_div(per_block * launch.hd.data, 4) * 4
+    scores = split.warps * (WARP // split.lanes) * split.at_once * split.heads_a_warp
+    results = max(split.warps // sets * per_block * launch.vd.data, 4 * threads)
+    weights = per_block * (_MAX_PARTS + 2)
+    return 4 * (queries + ceil_div(scores, 4) * 4 + ceil_div(results, 4) * 4 + weights)
+
+
+PRINTERS: Printers = {AttentionOp: print_attention}
