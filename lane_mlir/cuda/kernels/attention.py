@@ -78,7 +78,7 @@ _RESULT_REGISTERS = 64
 """Weighted values that a lane keeps in registers: its columns of several heads."""
 
 _REGISTERS = 112
-"""Registers of a lane for results, keys, values and scores, so that two blocks of 256 threads share a multiprocessor."""
+"""Registers of a lane for results, keys, values and scores: two blocks of 256 threads share a multiprocessor."""
 
 _ROW_WARPS = 8
 """Warps of a block."""
