@@ -33,6 +33,7 @@ from xdsl.utils.lexer import Input, Span, Token
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind
 
 from lane_mlir.diagnostics import LaneError, SourceError, one_line, reason
+from lane_mlir.dominance import undominated_use
 
 EXCERPT_WIDTH = 120
 """Characters of a source line shown under an error at most."""
@@ -156,9 +157,10 @@ class LocatedParser(Parser):
         elif message == " in block definition":
             message = f"expected an operation or '}}', found {found}"
         elif undefined := re.match(r"values used but not defined: \[(%[^,\]]+)", message):
-            # The only mentions of an undefined name outside comments are its uses.
+            # Other functions may define the name for themselves: the use is its first mention in the op.
             mention = re.compile(rf"//[^\n]*|({re.escape(undefined[1])})(?![\w$.-])")
-            start = next((m.start() for m in mention.finditer(text) if m[1]), span.start)
+            begin = self._first_use(undefined[1].removeprefix("%"))
+            start = next((m.start() for m in mention.finditer(text, begin) if m[1]), span.start)
             span = Span(start, start + len(undefined[1]), self.lexer.input)
         elif unregistered := re.fullmatch(r"Operation (\S+) is not registered", message):
             # The parser has gone past the name when it looks it up.
@@ -169,6 +171,15 @@ class LocatedParser(Parser):
             if close := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
                 message = f"{message}; did you mean '{close[0]}'?"
         return ParseError(Span(span.start, span.end, span.input, self._line_offset), message)  # pyright: ignore[reportArgumentType]
+
+    def _first_use(self, name: str) -> int:
+        """Where the first op that uses a value without a definition starts in the text."""
+        values = self.forward_ssa_references.get(name, {}).values()
+        places = [
+            self.positions[use.operation] for value in values for use in value.uses if use.operation in self.positions
+        ]
+        starts = [self._line_starts[p.line.data - self._line_offset - 1] + p.column.data - 1 for p in places]
+        return min(starts, default=0)
 
 
 def source_error(error: ParseError) -> SourceError:
@@ -251,6 +262,9 @@ def verify(
     except VerifyException as error:
         op = innermost_invalid(module)
         raise SourceError(place_of(op, positions) or name, f"{op_cause(op, str(error))}{when}") from error
+    if (found := undominated_use(module)) is not None:
+        op, cause = found
+        raise SourceError(place_of(op, positions) or name, f"{op_cause(op, cause)}{when}")
 
 
 def op_cause(op: Operation, cause: str) -> str:

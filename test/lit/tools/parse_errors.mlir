@@ -22,6 +22,24 @@ func.func @undefined_value(%a: i32, %bb: i32) {
 
 // -----
 
+// Another function's name, and one inside another op, is not that of a value here.
+// CHECK:      parse_errors.mlir:[[# @LINE + 11]]:22: error: values used but not defined: [%p]
+// CHECK-NEXT:   %z = tg.unary silu %p : (tensor<1x64xf32>) -> tensor<1x64xf32>
+// CHECK-NEXT:                      ^^
+func.func @other(%p: i32) {
+  func.return
+}
+func.func @outside(%x: tensor<1x64xf32>) -> tensor<1x64xf32> {
+  %y = tg.fused "act_gate" {
+    %p = tg.unary silu %x : (tensor<1x64xf32>) -> tensor<1x64xf32>
+    tg.yield %p : tensor<1x64xf32>
+  }
+  %z = tg.unary silu %p : (tensor<1x64xf32>) -> tensor<1x64xf32>
+  func.return %z : tensor<1x64xf32>
+}
+
+// -----
+
 // CHECK:      parse_errors.mlir:[[# @LINE + 3]]:34: error: Expected '>' after builtin parameter list
 // CHECK-NEXT: func.func @type(%a: tensor<4xi32 {
 // CHECK-NEXT:                                  ^

@@ -40,3 +40,32 @@ func.func @inner(%a: i32) -> i64 {
 func.func @right() {
   func.return
 }
+
+// -----
+
+// CHECK: verify_errors.mlir:[[# @LINE + 2]]:3: error: 'arith.addi' op uses %b where it is not defined
+func.func @order(%a: i32) {
+  %0 = arith.addi %a, %b : i32
+  %b = arith.addi %a, %a : i32
+  func.return
+}
+
+// -----
+
+// CHECK: verify_errors.mlir:[[# @LINE + 2]]:3: error: 'arith.addi' op uses %b where it is not defined
+func.func @itself(%a: i32) {
+  %b = arith.addi %a, %b : i32
+  func.return
+}
+
+// -----
+
+// CHECK: verify_errors.mlir:[[# @LINE + 7]]:3: error: 'func.return' op uses %b where it is not defined
+func.func @one_way(%a: i32, %c: i1) -> i32 {
+  "cf.cond_br"(%c, %a)[^bb1, ^bb2] <{operandSegmentSizes = array<i32: 1, 0, 1>}> : (i1, i32) -> ()
+^bb1:
+  %b = arith.addi %a, %a : i32
+  "cf.br"()[^bb2] : () -> ()
+^bb2:
+  func.return %b : i32
+}
