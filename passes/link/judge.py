@@ -8,7 +8,6 @@ from typing import TypeAlias
 from xdsl.dialects.builtin import DictionaryAttr, IntegerType, MemRefType, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
-from xdsl.utils.hints import isa
 
 from lane_mlir.chips import Chip, chip
 from lane_mlir.dialects.launch import (
@@ -195,15 +194,15 @@ class Judge:
             return self._argument_buffer(value)
         if not isinstance(owner, TensorGraphOperation):
             raise Refusal(f"%{value.name_hint or '?'} is computed by '{op_name(owner)}', which is no op of tg")
-        is_integer = isa(value.type, TensorType[IntegerType])
-        dtype = DType.I32 if is_integer else DType.F32
+        dtype = DType.I32 if _is_integer(value.type) else DType.F32
         return BufferOp(self._name(value.name_hint or "t"), shape, Fill.COMPUTED, dtype=dtype)
 
     def _argument_buffer(self, value: SSAValue) -> BufferOp:
         """An argument of the step; one that does not say what it is (tg.arg) is judged by its type."""
         argument = self._arguments.get(value)
-        integers = isa(value.type, MemRefType[IntegerType])
-        fill = Fill.ZERO if isinstance(value.type, MemRefType) and not integers else Fill.PARAM
+        is_memref = isinstance(value.type, MemRefType)
+        integers = is_memref and _is_integer(value.type)
+        fill = Fill.ZERO if is_memref and not integers else Fill.PARAM
         dtype = DType.I32 if integers else DType.F32
         if argument is None:
             return BufferOp(self._name(value.name_hint or "argument"), shape_of(value), fill, dtype=dtype)
@@ -222,6 +221,11 @@ class Judge:
         )
         self._put(self._scope.canonical(value), self._keep(made))
         return made.buffer
+
+
+def _is_integer(type_: Attribute) -> bool:
+    # What xDSL's isa would ask, which makes a constraint for each call.
+    return isinstance(type_, TensorType | MemRefType) and isinstance(type_.get_element_type(), IntegerType)
 
 
 def _holder(buffer: SSAValue) -> SSAValue:
