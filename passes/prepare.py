@@ -28,6 +28,13 @@ from lane_mlir.dialects.tg import (
 )
 
 
+def prepare(func: FuncOp, numerics: Numerics) -> None:
+    """Number the lifted ops, quantize the activations, and number what that adds after all others."""
+    number_ops(func)
+    quantize_activations(func, numerics)
+    number_ops(func)
+
+
 def number_ops(func: FuncOp) -> None:
     """Give every lifted op that has no number one, in the order of the step, above those that others have."""
     lifted = [op for op in func.walk() if isinstance(op, LiftedOperation)]

@@ -40,7 +40,7 @@ class FusePass(ModulePass):
 
     `held`: rules not to apply (they are still reported, as held). `limit`: stop after that many firings, for bisecting.
     `numerics`, `chip`: override what the module says it is compiled for. Raises PassFailedException for an unknown rule
-    or chip.
+    or chip, or a negative limit.
     """
 
     name = "fuse"
@@ -53,6 +53,8 @@ class FusePass(ModulePass):
     def __post_init__(self) -> None:
         check_rules(self.held)
         check_chip(self.chip)
+        if self.limit is not None and self.limit < 0:
+            raise PassFailedException(f"limit is {self.limit}, expected 0 or more")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         self.run(op)

@@ -109,7 +109,7 @@ class GemvParts(FusionRule):
 
     def _merged_products_of(self, form: GemvForm) -> Iterator[GemvForm]:
         """The first product of each launch of several that an activation has already."""
-        for reader in self.graph.readers(form.x):
+        for reader in sorted(self.graph.readers(form.x), key=self.graph.index):
             if isinstance(reader, FusedOp) and reader.fusion_class.data == "gemv_parts":
                 first = gemv(head_parts(reader.parts[0])[0])
                 if first is not None:

@@ -25,7 +25,7 @@ from lane_mlir.passes.fuse.rows import RowWrite
 from lane_mlir.passes.fuse.rule import FusionRule, Rewriting, sweep
 from lane_mlir.passes.fuse.slices import SliceRead, StridedValues
 from lane_mlir.passes.link.judge import Judge
-from lane_mlir.passes.prepare import number_ops, quantize_activations
+from lane_mlir.passes.prepare import prepare
 
 RULES: Sequence[str] = (
     "add_norm",
@@ -148,8 +148,7 @@ def optimize(
     A rule held runs on a copy, to report where it would have fired. `only` runs no others, `limit` stops after that
     many firings (the closing rule always fires), `after_step` is called with the name of each step when it is done.
     """
-    number_ops(func)
-    quantize_activations(func, target.numerics.data)
+    prepare(func, target.numerics.data)
     report = Report()
     rewriting = Rewriting(StepGraph(func.body.block), Judge(func, target), report, limit)
     for name in steps():

@@ -24,7 +24,7 @@ from lane_mlir.dialects.tg import FusedOp, LiftedOperation, Numerics, TargetAttr
 from lane_mlir.dialects.tg.step import set_target, step_functions, target_of
 from lane_mlir.passes.forms import describe, op_name
 from lane_mlir.passes.link.judge import Judge, Refusal
-from lane_mlir.passes.prepare import number_ops, quantize_activations
+from lane_mlir.passes.prepare import prepare
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ def link(func: FuncOp, target: TargetAttr) -> ScheduleOp:
     """
     The schedule of a step. Raises PassFailedException, naming op, tensor and reason, where no kernel runs an op.
     """
-    number_ops(func)
-    quantize_activations(func, target.numerics.data)
+    prepare(func, target.numerics.data)
     try:
         judge, block = Judge(func, target), func.body.block
         for argument in block.args:
