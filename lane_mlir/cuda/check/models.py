@@ -1,0 +1,158 @@
+"""Whole models on the card: their launches one by one, logits in chunks and token by token, greedy tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.cpu import Memory
+from lane_mlir.cuda.check.launches import LaunchCheck
+from lane_mlir.cuda.check.reporter import Measured, NotChecked, Reporter
+from lane_mlir.cuda.runtime import CudaDevice, CudaProgram
+from lane_mlir.cuda.runtime.gpu import Gpu
+from lane_mlir.runtime import Step, load
+
+CHUNKS = (1, 7, 17, 64)
+CONTEXT = 96
+EXACT = ("logits_dequant_gelu32", "logits_step_gelu32", "logits_dequant", "logits_step")
+"""Arrays of logits in f32 arithmetic, the best of those that a file has first."""
+
+NEAR_TIE = 0.05
+"""Between the two best logits: below it, sums in another order may choose the other token."""
+
+NEAR_TIE_INT8 = 0.3
+"""Likewise, of activations or a cache of fewer bits."""
+
+_TOLERANCE = {
+    "dequant": (1e-3, "f32 sums in another order, through all layers, against another program"),
+    "two_pass_int8": (1e-3, "second int8 words rounded to the other side"),
+    "int8": (2e-2, "int8 of activations rounded to the other side, through all layers"),
+}
+
+
+class ModelCheck:
+    """A tiny model with the logits of a reference engine beside it, under one numerics."""
+
+    def __init__(self, gpu: Gpu, path: Path, numerics: str, chunks: Sequence[int] = CHUNKS, cache: str = "f32"):
+        self._gpu, self._path, self._numerics, self._chunks, self._cache = gpu, path, numerics, chunks, cache
+        self._oracle: Mapping[str, NDArray[Any]] = dict(np.load(path.with_suffix(".npz")))
+
+    def run(self, reporter: Reporter) -> None:
+        for chunk in self._chunks:
+            case = f"{chunk} row{'s' if chunk > 1 else ''}"
+            reporter.run(f"{case} compiles", lambda chunk=chunk: self._compiles(chunk))
+            self._launches(reporter, case, chunk)
+            reporter.run(f"{case} logits", lambda chunk=chunk: self._logits(chunk))
+        reporter.run("greedy", self._greedy)
+
+    @cached_property
+    def _step(self) -> Step:
+        return self._load(1, self._device)
+
+    def _device(self, checkpoint: Checkpoint) -> CudaDevice:
+        return CudaDevice(checkpoint, self._gpu)
+
+    def _load(self, chunk: int, device: Any) -> Step:
+        return load(self._path, numerics=self._numerics, device=device, context=CONTEXT, chunk=chunk, cache=self._cache)
+
+    def _program(self, rows: int) -> CudaProgram:
+        program = self._step.compiled(rows, "all").program
+        assert isinstance(program, CudaProgram)
+        return program
+
+    def _compiles(self, chunk: int) -> None:
+        self._program(chunk)
+
+    def _launches(self, reporter: Reporter, case: str, rows: int) -> None:
+        try:
+            program = self._program(rows)
+        except Exception:  # reported already
+            return
+        device = self._step.device
+        assert isinstance(device, CudaDevice)
+        check = LaunchCheck(program, Memory(self._step.checkpoint), device.state.regions)
+        for position in (0, CONTEXT // 2 - 1 if rows < CONTEXT // 2 else CONTEXT - rows):
+            check.run(reporter, f"{case} at {position}", position)
+
+    def _tokens(self, chunk: int) -> list[int]:
+        """As many as whole chunks take, so that no other number of rows need be compiled."""
+        tokens = self._oracle["tokens" if chunk == 1 else "tokens_long"].tolist()
+        return tokens[: len(tokens) // chunk * chunk]
+
+    def _logits(self, chunk: int) -> Measured:
+        tokens = self._tokens(chunk)
+        self._step.chunk = chunk
+        got = self._step.logits(tokens)
+        tolerance, why = _TOLERANCE[self._numerics]
+        if self._numerics == "dequant" and self._cache == "f32":
+            suffix = "" if chunk == 1 else "_long"
+            want = next(self._oracle[name + suffix] for name in EXACT if name + suffix in self._oracle)
+            return _worst_row(got, want[: len(tokens)], tolerance, why)
+        want = self._load(chunk, "cpu").logits(tokens)
+        if self._cache != "f32":
+            tolerance, why = max(tolerance, 5e-3), "keys and values rounded to f16 the other way"
+        return _worst_row(got, want, tolerance, why + "; against the CPU target")
+
+    def _greedy(self) -> Measured:
+        if "greedy_ids" not in self._oracle or self._numerics == "int8":
+            raise NotChecked("no greedy tokens of this numerics")
+        prompt, ids = self._oracle["greedy_prompt"].tolist(), self._oracle["greedy_ids"].tolist()
+        self._step.chunk = 1
+        made = list(self._step.generate_ids(prompt, len(ids)))
+        return compared_ids(made, ids, self._oracle["greedy_margin"].tolist(), NEAR_TIE)
+
+
+def _worst_row(got: NDArray[Any], want: NDArray[Any], tolerance: float, why: str) -> Measured:
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    errors = np.linalg.norm(got - want, axis=1) / np.linalg.norm(want, axis=1)
+    errors = np.where(np.isfinite(errors), errors, np.inf)
+    worst, agree = int(errors.argmax()), float((got.argmax(axis=1) == want.argmax(axis=1)).mean())
+    detail = f"row {worst} of {len(got)}, median {np.median(errors):.1e}, arg-max agrees in {agree:.0%}"
+    return Measured(float(errors.max()), tolerance, why, detail)
+
+
+def compared_ids(made: Sequence[int], ids: Sequence[int], margins: Sequence[float], near: float) -> Measured:
+    """Tokens against expected ones: the first that differs must be a near tie, and what follows is not compared."""
+    different = next((i for i, (a, b) in enumerate(zip(made, ids, strict=True)) if a != b), None)
+    why = f"where the two best logits are within {near} the other is right too"
+    if different is None:
+        return Measured(0, 0, why, f"{len(ids)} tokens")
+    margin = margins[different]
+    detail = f"token {different} is {made[different]}, expected {ids[different]}, at a margin of {margin:.3f}"
+    return Measured(0 if margin < near else 1, 0, why, detail)
+
+
+def check_real(reporter: Reporter, gpu: Gpu, path: Path, expected: Path, numerics: str) -> None:
+    """A real model: the tokens that follow each of the expected prompts."""
+    if not path.is_file() or not expected.is_file():
+        missing = path if not path.is_file() else expected
+
+        def refuse() -> Measured:
+            raise NotChecked(f"{missing} is not there")
+
+        reporter.run("greedy", refuse)
+        return
+    prompts: list[dict[str, Any]] = json.loads(expected.read_text(encoding="utf-8"))["prompts"]
+    step = load(path, numerics=numerics, device=lambda checkpoint: CudaDevice(checkpoint, gpu), context=1024)
+    near = NEAR_TIE if numerics == "dequant" else NEAR_TIE_INT8
+    for prompt in prompts:
+        reporter.run(f"greedy {prompt['name']}", _continued(step, prompt, near))
+
+
+def _continued(step: Step, prompt: Mapping[str, Any], near: float) -> Callable[[], Measured]:
+    def check() -> Measured:
+        want = prompt.get("dequant_gelu32") or prompt["dequant"]
+        made = list(step.generate_ids(prompt["prompt_ids"], len(want["ids"])))
+        measured = compared_ids(made, want["ids"], want["margin"], near)
+        timing = step.timing
+        rate = timing.decode_tokens / max(timing.decode_seconds, 1e-9)
+        return Measured(measured.error, measured.tolerance, measured.why, f"{measured.detail}; {rate:.0f} tok/s")
+
+    return check
