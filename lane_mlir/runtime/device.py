@@ -27,6 +27,10 @@ def silent(what: str, done: int = 0, total: int | None = None) -> None:
     """Progress that nobody is told of."""
 
 
+LOGITS, NEXT_ID = 0, 1
+"""The outputs of a step; of several sequences, the next token of each follows."""
+
+
 class Program(Protocol):
     """A planned step, ready to run again and again on its device."""
 
@@ -34,8 +38,8 @@ class Program(Protocol):
         """Set the tokens [rows] that the next run takes."""
         ...
 
-    def set_position(self, position: int) -> None:
-        """Set the position of the first row of the next run."""
+    def set_position(self, position: int, sequence: int = 0) -> None:
+        """Set the position of the first row of the next run, in one of the step's sequences."""
         ...
 
     def run(self) -> None:
@@ -43,7 +47,10 @@ class Program(Protocol):
         ...
 
     def output(self, index: int) -> NDArray[Any]:
-        """An output of the last run: 0 the logits [rows or 1, vocabulary], 1 the arg-max of the last row [1]."""
+        """
+        An output of the last run: 0 the logits [rows or 1, vocabulary], 1 the arg-max of the last row [1]. Of a step of
+        several sequences the logits have a row for each, and there are as many arg-maxes, from 1 on.
+        """
         ...
 
 
@@ -56,6 +63,15 @@ class SelfContinuing(Protocol):
         The next `count` tokens, each the likeliest, from where token and position stand; fewer if the context ends. Who
         stops early leaves token and position at some step after that.
         """
+        ...
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """A program of a device that holds the state of several sequences."""
+
+    def select(self, sequence: int) -> None:
+        """Run from now on for one of the sequences. A step of several runs for the first ones unless told."""
         ...
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,26 +17,35 @@ from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import DEFAULT_CHIP
 from lane_mlir.diagnostics import LaneError, UsageError
 from lane_mlir.dialects.launch import ScheduleOp
-from lane_mlir.importers import DEFAULT_CONTEXT
+from lane_mlir.importers import DEFAULT_CONTEXT, MAX_SEQUENCES
 from lane_mlir.importers.model import Model
 from lane_mlir.importers.step import LogitRows
 from lane_mlir.passes.fuse import Report
+from lane_mlir.runtime.batch import Shares, decode_together
 from lane_mlir.runtime.compilation import Recipe, check_rules, make_target, schedules, stages
-from lane_mlir.runtime.device import Device, Program, Progress, SelfContinuing, open_device, silent
+from lane_mlir.runtime.device import (
+    LOGITS,
+    NEXT_ID,
+    Batching,
+    Device,
+    Program,
+    Progress,
+    SelfContinuing,
+    open_device,
+    silent,
+)
 from lane_mlir.runtime.generation import Generation
 from lane_mlir.text import Sampler, Tokenizer
 
 DEFAULT_CHUNK = 64
 """Rows of a chunk of a prompt, at most."""
 
-LOGITS, NEXT_ID = 0, 1
-"""The outputs of a step."""
-
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
     """
-    A step compiled for a number of rows: its planned schedule, the decisions that made it, and what runs it.
+    A step compiled for a number of rows, or for one of each of several sequences: its planned schedule, the decisions
+    that made it, and what runs it.
 
     `logits` says whether the logits of all its rows are computed or of the last. `modules` is the IR of every stage
     (lifted, fused, linked, planned), made again when asked for.
@@ -43,6 +53,7 @@ class Compiled:
 
     rows: int
     logits: LogitRows
+    sequences: int
     schedule: ScheduleOp
     report: Report
     program: Program = field(repr=False)
@@ -67,8 +78,8 @@ class Step:
     """
     A model on a device: text or tokens in, text, tokens or logits out, and everything that was compiled for it.
 
-    `load` makes one. A step has the state of one sequence: whatever generates or computes logits begins with a fresh
-    one, and ends what was running on it before.
+    `load` makes one. A step has the state of one text, or of several that are generated together: whatever generates or
+    computes logits begins with a fresh one, and ends what was running on it before.
     """
 
     def __init__(
@@ -92,9 +103,9 @@ class Step:
         self.timing = Timing()
         self.progress = progress
         self._recipe = Recipe(recipe.target, recipe.held, self.context)
-        self._compiled: dict[tuple[int, LogitRows], Compiled] = {}
+        self._compiled: dict[tuple[int, LogitRows, int], Compiled] = {}
         self._position = 0
-        self._sequence = 0
+        self._generation = 0
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -103,10 +114,13 @@ class Step:
 
     # --- what was compiled ---
 
-    def compiled(self, rows: int = 1, logits: LogitRows = "last") -> Compiled:
-        """The step for a number of rows, compiled when it is first asked for. Raises LaneError if it cannot be."""
+    def compiled(self, rows: int = 1, logits: LogitRows = "last", sequences: int = 1) -> Compiled:
+        """
+        The step for a number of rows, or for a row of each of several sequences, compiled when it is first asked for.
+        Raises LaneError if it cannot be.
+        """
         # Of one row, the last are all.
-        key = (rows, "last" if rows == 1 else logits)
+        key = (rows, "last" if rows == 1 else logits, sequences)
         if key not in self._compiled:
             self._compiled[key] = self._compile(*key)
         return self._compiled[key]
@@ -131,17 +145,20 @@ class Step:
         """The launches of the decode step."""
         return self.compiled().schedule
 
-    def _compile(self, rows: int, logits: LogitRows) -> Compiled:
-        self.progress("compiling the step" if rows == 1 else f"compiling a chunk of {rows} rows")
+    def _compile(self, rows: int, logits: LogitRows, sequences: int) -> Compiled:
+        of = f" of {sequences} sequences" if sequences > 1 else ""
+        self.progress(f"compiling the step{of}" if rows == 1 else f"compiling a chunk of {rows} rows")
         recipe, checkpoint = self._recipe, self.checkpoint
-        module = recipe.lift(checkpoint, rows, logits)
+
+        def lift() -> ModuleOp:
+            return recipe.lift(checkpoint, rows, logits, sequences)
+
+        module = lift()
         (report,) = recipe.lower(module)
         (schedule,) = schedules(module)
         self.progress(f"preparing the weights on {self.device.name}")
         program = self.device.compile(schedule)
-        return Compiled(
-            rows, logits, schedule, report, program, lambda: stages(recipe, recipe.lift(checkpoint, rows, logits))
-        )
+        return Compiled(rows, logits, sequences, schedule, report, program, lambda: stages(recipe, lift()))
 
     # --- running ---
 
@@ -150,11 +167,11 @@ class Step:
         self.device.reset()
         self.timing = Timing()
         self._position = 0
-        self._sequence += 1
+        self._generation += 1
 
     @property
     def position(self) -> int:
-        """Tokens that the state holds."""
+        """Tokens that the state holds; of several texts, those of the one that was read last."""
         return self._position
 
     def generate(
@@ -174,13 +191,35 @@ class Step:
         Raises LaneError, before anything runs, for a prompt that is empty, too long for the context or outside the
         vocabulary, and for a checkpoint whose tokenizer we do not know.
         """
+        (generation,) = self.generate_batch([prompt], max_tokens=max_tokens, sampler=sampler, stop=stop)
+        return generation
+
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        max_tokens: int | None = None,
+        sampler: Sampler | None = None,
+        stop: Sequence[str] = (),
+    ) -> list[Generation]:
+        """
+        The continuations of up to 16 prompts, each as `generate` makes it, made together: every step takes a token of
+        each. They can be read in any order; a piece that is asked for makes those of the others too, which wait.
+
+        Every prompt is sampled as if it were alone: from the sampler's seed on, or, without one, each in its own way.
+
+        Raises as `generate`, and LaneError for no prompts or too many.
+        """
         if max_tokens is not None:
             _at_least_one("max_tokens", max_tokens)
         if any(not text for text in stop):
             raise UsageError("a text to stop at is empty")
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        tokens = self._checked(ids)
-        return Generation(tokens.tolist(), self._continue(tokens, sampler), self.tokenizer, max_tokens, stop)
+        ids = [self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+        tokens = self._checked_batch(ids)
+        return [
+            Generation(prompt.tolist(), made, self.tokenizer, max_tokens, stop)
+            for prompt, made in zip(tokens, self._continue_each(tokens, sampler), strict=True)
+        ]
 
     def generate_ids(self, ids: Sequence[int], n: int, *, sampler: Sampler | None = None) -> Iterator[int]:
         """
@@ -189,16 +228,26 @@ class Step:
         Raises LaneError, before anything runs, for ids that are none, too many or outside the vocabulary, and for an n
         for which the context has no room.
         """
-        tokens = self._checked(ids)
+        (made,) = self.generate_ids_batch([ids], n, sampler=sampler)
+        return made
+
+    def generate_ids_batch(
+        self, prompts: Sequence[Sequence[int]], n: int, *, sampler: Sampler | None = None
+    ) -> list[Iterator[int]]:
+        """
+        The n tokens that follow each of up to 16 prompts, as `generate_ids` makes them and together as `generate_batch`
+        does. Raises as these.
+        """
+        checked = self._checked_batch(prompts)
         _at_least_one("n", n)
+        longest = max(map(len, checked))
         # The last token is not read any more.
-        if len(tokens) + n - 1 > self.context:
+        if longest + n - 1 > self.context:
             raise LaneError(
-                f"{len(tokens)} tokens and {n} new ones do not fit the context of {self.context} positions; "
+                f"{longest} tokens and {n} new ones do not fit the context of {self.context} positions; "
                 "use a larger context, or fewer tokens"
             )
-        made = self._continue(tokens, sampler)
-        return (next(made) for _ in range(n))
+        return [islice(made, n) for made in self._continue_each(checked, sampler)]
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """The logits after each token, [tokens, vocabulary], read from a fresh state. Raises as `generate_ids`."""
@@ -215,10 +264,41 @@ class Step:
             # The program writes its next logits into the same array.
             yield np.array(program.output(LOGITS), np.float32).reshape(-1, self.vocabulary)
 
+    def _continue_each(self, prompts: Sequence[NDArray[np.int32]], sampler: Sampler | None) -> list[Iterator[int]]:
+        if len(prompts) == 1:
+            return [self._continue(prompts[0], sampler)]
+        # Each begins where the seed does.
+        samplers = None if sampler is None else [replace(sampler) for _ in prompts]
+        shares = Shares(self._continue_together(prompts, samplers), len(prompts))
+        return [shares.of(sequence) for sequence in range(len(prompts))]
+
+    def _continue_together(
+        self, prompts: Sequence[NDArray[np.int32]], samplers: Sequence[Sampler] | None
+    ) -> Iterator[Sequence[int | None]]:
+        """The tokens that follow every prompt, round by round, until all contexts are full."""
+        self.reset()
+        generation = self._generation
+        decode = self.compiled(sequences=len(prompts)).program
+        tokens = [-1] * len(prompts)
+        for sequence, prompt in enumerate(prompts):
+            for program in self._read(prompt, "last", sequence):
+                tokens[sequence] = _choose(program, None if samplers is None else samplers[sequence])
+        yield tokens
+        rounds = decode_together(decode, tokens, [len(prompt) for prompt in prompts], self.context, samplers)
+        while True:
+            self._expect_current(generation)
+            started = time.perf_counter()
+            made = next(rounds, None)
+            if made is None:
+                return
+            self.timing.decode_tokens += sum(token is not None for token in made)
+            self.timing.decode_seconds += time.perf_counter() - started
+            yield made
+
     def _continue(self, tokens: NDArray[np.int32], sampler: Sampler | None) -> Iterator[int]:
         """The tokens that follow, one by one, until the context is full."""
         self.reset()
-        sequence = self._sequence
+        generation = self._generation
         decode = self.compiled().program if len(tokens) < self.context else None
         token = -1
         for program in self._read(tokens, "last"):
@@ -233,7 +313,7 @@ class Step:
         else:
             made = _one_by_one(decode, token, sampler)
         while self._position < self.context:
-            self._expect_current(sequence)
+            self._expect_current(generation)
             started = time.perf_counter()
             token = next(made)
             self._position += 1
@@ -241,16 +321,18 @@ class Step:
             self.timing.decode_seconds += time.perf_counter() - started
             yield token
 
-    def _read(self, tokens: NDArray[np.int32], logits: LogitRows) -> Iterator[Program]:
-        """Read tokens from the position on, chunk by chunk; the program of each, with its outputs."""
-        sequence = self._sequence
+    def _read(self, tokens: NDArray[np.int32], logits: LogitRows, sequence: int = 0) -> Iterator[Program]:
+        """Read the tokens of a sequence from its beginning, chunk by chunk; the program of each, with its outputs."""
+        self._position = 0
+        generation = self._generation
         chunks = [tokens[start : start + self.chunk] for start in range(0, len(tokens), self.chunk)]
         programs = [self.compiled(len(chunk), logits).program for chunk in chunks]
         done = 0
         for chunk, program in zip(chunks, programs, strict=True):
-            self._expect_current(sequence)
+            self._expect_current(generation)
             self.progress("reading the prompt", done, len(tokens))
             started = time.perf_counter()
+            self._select(program, sequence)
             program.set_tokens(chunk)
             program.set_position(self._position)
             program.run()
@@ -262,9 +344,21 @@ class Step:
             done += len(chunk)
             yield program
 
-    def _expect_current(self, sequence: int) -> None:
-        if self._sequence != sequence:
+    def _select(self, program: Program, sequence: int) -> None:
+        if isinstance(program, Batching):
+            program.select(sequence)
+        elif sequence:
+            raise LaneError(f"{self.device.name} holds the state of one sequence; generate one prompt at a time there")
+
+    def _expect_current(self, generation: int) -> None:
+        if self._generation != generation:
             raise LaneError("this generation was ended by another one on the same step")
+
+    def _checked_batch(self, prompts: Sequence[Sequence[int]]) -> list[NDArray[np.int32]]:
+        """The prompts of a batch as arrays, if they can be read at all, and together."""
+        if not 1 <= len(prompts) <= MAX_SEQUENCES:
+            raise LaneError(f"{len(prompts)} prompts are given, expected 1 to {MAX_SEQUENCES}")
+        return [self._checked(ids) for ids in prompts]
 
     def _checked(self, ids: Sequence[int]) -> NDArray[np.int32]:
         """The ids of a prompt as an array, if they can be read at all."""

@@ -46,7 +46,7 @@ class CountingProgram:
         self.device.events.append(f"tokens {tokens.tolist()}")
         self.tokens = tokens.copy()
 
-    def set_position(self, position: int) -> None:
+    def set_position(self, position: int, sequence: int = 0) -> None:
         self.device.events.append(f"position {position}")
         self.position = position
 
@@ -231,7 +231,9 @@ def test_devices_that_cannot_be_used(model: Path, monkeypatch: pytest.MonkeyPatc
         lane_mlir.load(model, device="gpu")
     # Whether it is cuda-python that is missing or only a driver.
     monkeypatch.setattr("lane_mlir.runtime.device.has_driver", lambda: False)
-    with pytest.raises(LaneError, match=r"no driver for NVIDIA GPUs is installed|needs cuda\.core, which is not installed"):
+    with pytest.raises(
+        LaneError, match=r"no driver for NVIDIA GPUs is installed|needs cuda\.core, which is not installed"
+    ):
         lane_mlir.load(model, device="cuda")
 
 
