@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue
 from xdsl.printer import Printer
 
 from lane_mlir.chips import CHIPS, DEFAULT_CHIP, Chip
-from lane_mlir.cuda.printer import attention, elementwise, folds, movement, norms, products, rotations
+from lane_mlir.cuda.printer import attention, elementwise, folds, movement, norms, products, recurrent, rotations
 from lane_mlir.cuda.printer.kernel import Argument, Kernel, LaunchPrinter, Printers, Printing, refuse
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, ViewOp, buffer_of
 from lane_mlir.dialects.tg import Numerics
@@ -27,6 +27,7 @@ PRINTERS: Printers = {
     **elementwise.PRINTERS,
     **movement.PRINTERS,
     **attention.PRINTERS,
+    **recurrent.PRINTERS,
     **folds.PRINTERS,
 }
 """How each class of launch is printed."""
@@ -128,17 +129,24 @@ def _definition(made: _Distinct) -> list[str]:
     parameters = ", ".join(f"{a.c_type}* {a.name}" for a in kernel.arguments)
     return [
         f'extern "C" __global__ void __launch_bounds__({bounds})',
-        f"{made.symbol}({parameters}) {{",
-        f"  {kernel.call};",
+        *_code(f"{made.symbol}({parameters}) {{", "    "),
+        *_code(f"  {kernel.call};", "      "),
         "}",
     ]
+
+
+def _code(text: str, indent: str) -> list[str]:
+    """A line of code, broken after its commas."""
+    kept = text.replace(" ", "\0").replace(",\0", ", ")
+    lines = textwrap.wrap(kept, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _comment(made: _Distinct) -> list[str]:
     """The launch as it is printed, where it comes from and how it runs."""
     kernel, first = made.kernel, made.launches[0]
-    grid = "x".join(str(n) for n in kernel.grid if n > 1) or "1"
-    how = f"{grid} blocks of {kernel.block} threads"
+    grid = "x".join(map(str, kernel.grid)).removesuffix("x1").removesuffix("x1")
+    how = f"{grid} block{'' if grid == '1' else 's'} of {kernel.block} threads"
     if kernel.shared:
         how += f", {kernel.shared} bytes of shared memory"
     covers = [launch.covers.data for launch in made.launches]
