@@ -52,7 +52,7 @@ def test_gate_projections(compare: Any, random: Any, out: Any, transposed: Any, 
     wb, wa, common = random(heads, k) / 16, random(heads, k) / 16, {"dt": random(heads), "al": -np.abs(random(heads))}
     launches = "launch.gate_proj %x by %wb, %wa, %dt, %al into %beta, %y (k = {k}, heads = {h}) split = {s}"
     launches = launches.format(k=k, h=heads, s=split)
-    for stored in (lambda w: w, transposed):
+    for stored in (np.asarray, transposed):
         compare(
             launches, x=random(k), wb=stored(wb), wa=stored(wa), beta=out((heads,)), y=out((heads,)), **common
         ).check()
