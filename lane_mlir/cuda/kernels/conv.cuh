@@ -83,32 +83,26 @@ struct Channel {
   }
 };
 
-template <ConvShape S, typename P>
-struct ChannelOf;
+// Runs the block if it is one of this part's; otherwise counts on to the next part's.
 template <ConvShape S, int CHAN, bool L2>
-struct ChannelOf<S, const Convolution<CHAN, L2>&> {
-  using type = Channel<S, CHAN, L2>;
-};
+LANE_DEVICE void conv_part(const Convolution<CHAN, L2>& part, int& block, float* partial) {
+  constexpr int BLOCKS = ceil_div(CHAN, S.width);
+  if (block >= 0 && block < BLOCKS) {
+    Channel<S, CHAN, L2> channel;
+    channel.start(part, block);
+    wait_for_predecessor();
+    channel.run(part, partial);
+  }
+  block -= BLOCKS;
+}
 
+// Every block is one part's, so every block waits.
 template <ConvShape S, typename... Parts>
 LANE_DEVICE void conv(const Parts&... parts) {
   __shared__ float partial[WARP];
   let_successor_start();
   int block = blockIdx.x;
-  bool waited = false;
-  auto convolve = [&](const auto& part) {
-    constexpr int BLOCKS = ceil_div(part.chan, S.width);
-    if (block >= 0 && block < BLOCKS) {
-      typename ChannelOf<S, decltype(part)>::type channel;
-      channel.start(part, block);
-      wait_for_predecessor();
-      waited = true;
-      channel.run(part, partial);
-    }
-    block -= BLOCKS;
-  };
-  (convolve(parts), ...);
-  if (!waited) wait_for_predecessor();
+  (conv_part<S>(parts, block, partial), ...);
 }
 
 }  // namespace lane
