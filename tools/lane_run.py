@@ -23,7 +23,8 @@ DEFAULT_TOKENS = 128
 _EPILOG = """
 Text goes to the standard output, everything else to the standard error. Generation is greedy unless --temperature says
 otherwise, and ends at a token that ends a text, after -n tokens, or when the context is full; with --ids it is exactly
--n tokens. The text of the prompt itself is not repeated.
+-n tokens. The text of the prompt itself is not repeated. Several prompts, up to 16, are continued together; their texts
+come in their order, each under its number, their ids in a line each.
 """
 
 
@@ -46,9 +47,9 @@ def argument_parser() -> ArgumentParser:
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what goes in").add_argument
-    add("-p", "--prompt", action="append", metavar="TEXT", help="a text to continue")
+    add("-p", "--prompt", action="append", metavar="TEXT", help="a text to continue; several are continued together")
     add("-f", "--file", metavar="FILE", help="a file with the text ('-': the standard input), less its last newline")
-    add("--tokens", metavar="IDS", help="token ids instead of a text: 1,2,3")
+    add("--tokens", action="append", metavar="IDS", help="token ids instead of a text: 1,2,3; several as --prompt")
     add("--no-special", action="store_true", help="put no BOS before the text and no EOS behind it")
     add("--plain", action="store_true", help="read special tokens in the text as plain text")
 
@@ -94,16 +95,15 @@ def run(arguments: argparse.Namespace) -> None:
     with ProgressLine() as progress:
         progress("loading")
         step = _load(arguments, progress)
-        ids = _input_ids(step, arguments)
+        prompts = _input_ids(step, arguments)
         if arguments.logits is not None:
-            _write_logits(step, ids, Path(arguments.logits))
+            _write_logits(step, prompts[0], Path(arguments.logits))
         elif arguments.ids:
-            _print_pieces(_separated(step.generate_ids(ids, arguments.count, sampler=sampler)), progress.clear)
+            for made in step.generate_ids_batch(prompts, arguments.count, sampler=sampler):
+                _print_pieces(_separated(made), progress.clear)
         else:
-            made = step.generate(ids, max_tokens=arguments.count, sampler=sampler, stop=arguments.stop)
-            _print_text(made, progress.clear)
-            if (remark := _remark(made, step.context)) is not None:
-                print(f"lane-run: {remark}", file=sys.stderr)
+            texts = step.generate_batch(prompts, max_tokens=arguments.count, sampler=sampler, stop=arguments.stop)
+            _print_texts(texts, step.context, progress.clear)
     if arguments.stats or sys.stderr.isatty():
         print(_rates(step.timing), file=sys.stderr)
 
@@ -124,11 +124,22 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{given[0]} and {given[1]} exclude each other")
     if len(wanted) > 1:
         raise UsageError("--ids and --logits exclude each other")
-    if arguments.prompt is not None and len(arguments.prompt) > 1:
-        raise UsageError(f"--prompt is given {len(arguments.prompt)} times: several sequences are not supported yet")
+    for option, texts in (("--prompt", arguments.prompt), ("--tokens", arguments.tokens)):
+        _refuse_too_many(option, len(texts or ()), arguments.logits is not None)
     for option, value in (("-n", arguments.count), ("--chunk", arguments.chunk), ("--context", arguments.context)):
         if value is not None and value < 1:
             raise UsageError(f"{option} is {value}, expected at least 1")
+
+
+def _refuse_too_many(option: str, count: int, writes_logits: bool) -> None:
+    if count < 2:
+        return
+    from lane_mlir.importers import MAX_SEQUENCES
+
+    if writes_logits:
+        raise UsageError(f"{option} is given {count} times, but --logits writes those of one text")
+    if count > MAX_SEQUENCES:
+        raise UsageError(f"{option} is given {count} times, at most {MAX_SEQUENCES} sequences run together")
 
 
 def _load(arguments: argparse.Namespace, progress: ProgressLine) -> Step:
@@ -174,11 +185,11 @@ def _encode(tokenizer: Tokenizer, text: str, arguments: argparse.Namespace) -> l
     return tokenizer.encode(text, add_special=not arguments.no_special, parse_special=not arguments.plain)
 
 
-def _input_ids(step: Step, arguments: argparse.Namespace) -> list[int]:
+def _input_ids(step: Step, arguments: argparse.Namespace) -> list[list[int]]:
     if arguments.tokens is not None:
-        return _parse_ids(arguments.tokens)
-    text = arguments.prompt[0] if arguments.prompt is not None else _read_text(arguments.file)
-    return _encode(step.tokenizer, text, arguments)
+        return [_parse_ids(text) for text in arguments.tokens]
+    texts = arguments.prompt if arguments.prompt is not None else [_read_text(arguments.file)]
+    return [_encode(step.tokenizer, text, arguments) for text in texts]
 
 
 def _parse_ids(text: str) -> list[int]:
@@ -203,6 +214,17 @@ def _read_text(path: str) -> str:
 
 
 # --- what comes out ---
+
+
+def _print_texts(texts: Sequence[Generation], context: int, before_first: Callable[[], None]) -> None:
+    """Print every text as it comes, one after the other; several under their numbers."""
+    for number, text in enumerate(texts, 1):
+        if len(texts) > 1:
+            before_first()
+            print(f"[{number}]" if number == 1 else f"\n[{number}]", flush=True)
+        _print_text(text, before_first)
+        if (remark := _remark(text, context)) is not None:
+            print(f"lane-run: {remark}", file=sys.stderr)
 
 
 def _print_text(generation: Iterator[str], before_first: Callable[[], None]) -> None:
