@@ -13,6 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,6 +69,8 @@ def compile_unit(
         name=name,
         arch=options.arch,
         std="c++20",
+        # A lambda has no annotation, and NVRTC before 13.3 takes it for a function of the host.
+        device_as_default_execution_space=True,
         lineinfo=options.line_info or None,
         max_register_count=options.max_registers,
     )
@@ -81,18 +84,18 @@ def compile_unit(
     except Exception as error:  # cuda.core's own classes of errors are not public
         if "NVRTC" not in str(error):
             raise
-        raise LaneError(f"NVRTC refuses {name} for {options.arch}: {explained(str(error), text)}") from error
+        raise LaneError(f"NVRTC refuses {name} for {options.arch}: {explained(str(error), text, name)}") from error
 
 
-def explained(log: str, text: str) -> str:
+def explained(log: str, text: str, name: str) -> str:
     """The first error of a log of NVRTC, and the kernel of the unit in which it arose, if the log says where."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     first = next((line for line in lines if re.search(r"\(\d+\): .*error", line)), lines[-1] if lines else "no reason")
-    printed = text.splitlines()
-    for number in re.findall(r"at line (\d+) of", log):
-        for line in reversed(printed[: int(number)]):
-            if (symbol := re.match(r"(\w+)\(.*\) \{$", line)) is not None:
-                return f"in kernel {symbol[1]}: {first}"
+    printed = list(pairwise(text.splitlines()))
+    for number in re.findall(rf"at line (\d+) of {re.escape(name)}|^{re.escape(name)}\((\d+)\)", log, re.MULTILINE):
+        for line, after in reversed(printed[: int("".join(number))]):
+            if line.startswith('extern "C" __global__') and (symbol := re.match(r"\w+", after)) is not None:
+                return f"in kernel {symbol[0]}: {first}"
     return first
 
 

@@ -101,9 +101,9 @@ def weight_of(buffer: BufferOp, c_type: str) -> tuple[Weight, int]:
     assert held.constant is not None
     if held.dtype.data is not DType.F32:
         raise LaneError(f'constant buffer "{held.label.data}" is of type {held.dtype.data}, expected f32')
-    if c_type.removeprefix("const ") == "u8":
-        return _planes(held, start, stop)
     if held.transposed is None:
+        if c_type.removeprefix("const ") == "u8":
+            return _planes(held, start, stop)
         return Weight(held.constant, held.shape.data, Stored.VALUES, 0, held.length), 4 * start
     if (start, stop) != (0, held.length):
         raise LaneError(f'buffer "{buffer.label.data}" is part of "{held.label.data}", which is stored by columns')
