@@ -270,7 +270,8 @@ LANE_DEVICE void multiply_step(int step, GemmSums& sums) {
   constexpr int BIAS[4] = {SUM_BIAS_BITS, SUM_BIAS_BITS, SUM_BIAS_BITS, SUM_BIAS_BITS};
   int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
   int first_row = warp / 2 * GEMM_WARP_ROWS, first_weight = warp % 2 * GEMM_WARP_WEIGHTS;
-#pragma unroll
+  // Two blocks at once give the scheduler enough; more only cost time to compile.
+#pragma unroll(S.words == 1 && !HALVES ? 2 : 1)
   for (int block = 0; block < GEMM_BLOCKS; block++) {
     if (step * GEMM_BLOCKS + block >= S.k / QBLOCK) break;
     u32 w[8][2];

@@ -1,0 +1,118 @@
+"""Printed units of the tiny models: compiled by NVRTC for four architectures; the text is always the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.chips import chip
+from lane_mlir.cuda.compile import CompileOptions, compile_unit, program_cache
+from lane_mlir.cuda.printer import print_unit
+from lane_mlir.cuda.source import self_contained
+from lane_mlir.diagnostics import LaneError
+from lane_mlir.dialects.launch import ScheduleOp
+from lane_mlir.runtime.compilation import Recipe, make_target
+
+MODELS = sorted((Path(__file__).parent.parent / "data" / "models").glob("*.gguf"))
+NUMERICS = ("dequant", "int8", "two_pass_int8")
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100", "sm_120")
+ROWS = (1, 20)
+
+needs_nvrtc = pytest.mark.skipif(
+    find_spec("cuda") is None or find_spec("nvidia") is None,
+    reason="NVRTC is not installed: pip install 'lane-mlir[cuda]'",
+)
+
+
+def cases() -> Iterator[Any]:
+    """
+    Every model under every numerics, decode steps and chunks, each for one architecture; LANE_ALL_ARCHITECTURES=1 for
+    every one of them for all, which takes eight times as long.
+    """
+    every = os.environ.get("LANE_ALL_ARCHITECTURES") == "1"
+    for i, model in enumerate(MODELS):
+        for j, numerics in enumerate(NUMERICS):
+            for rows in ROWS if every else ROWS[(i + j) % 2 :][:1]:
+                for arch in ARCHITECTURES if every else ARCHITECTURES[(i + j) % 4 :][:1]:
+                    yield pytest.param(model, numerics, rows, arch, id=f"{model.stem}-{numerics}-{rows}-{arch}")
+
+
+@cache
+def schedule_of(model: Path, numerics: str, rows: int) -> ScheduleOp:
+    recipe = Recipe(make_target(numerics, cache="f16"))
+    module = recipe.lift(Checkpoint.open(model), rows, "last")
+    recipe.lower(module)
+    (schedule,) = (op for op in module.ops if isinstance(op, ScheduleOp))
+    return schedule
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Any]:
+    with program_cache() as programs:
+        yield programs
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("model, numerics, rows, arch", list(cases()))
+def test_units_compile(programs: Any, model: Path, numerics: str, rows: int, arch: str):
+    unit = print_unit(schedule_of(model, numerics, rows))
+    cubin = compile_unit(unit.text, CompileOptions(arch), name="step.cu", cache=programs)
+    assert cubin[:4] == b"\x7fELF"
+    assert all(use.symbol.encode() in cubin for use in unit.uses)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_the_text_of_a_unit_is_always_the_same(rows: int):
+    model = next(path for path in MODELS if path.stem == "qwen3-Q8_0")
+    first = print_unit(schedule_of(model, "int8", rows)).text
+    assert print_unit(schedule_of(model, "int8", rows)).text == first
+    schedule_of.cache_clear()
+    assert print_unit(schedule_of(model, "int8", rows)).text == first
+
+
+def test_layers_share_kernels():
+    """The two layers of the model run the same kernels on other buffers, and every kernel says what it covers."""
+    model = next(path for path in MODELS if path.stem == "qwen3-Q8_0")
+    unit = print_unit(schedule_of(model, "int8", 1))
+    symbols = [use.symbol for use in unit.uses]
+    kernels = unit.text.count('extern "C"')
+    assert len(set(symbols)) == kernels == unit.text.count("// covers [")
+    # At least the product with the gate, the attention and the product after it run in each of the two.
+    assert len(symbols) >= kernels + 3
+    assert unit.text.count("// runs 2 times") >= 3
+
+
+def test_the_unit_for_another_chip():
+    model = next(path for path in MODELS if path.stem == "qwen3-Q8_0")
+    text = print_unit(schedule_of(model, "int8", 1), chip("b200")).text
+    assert text.startswith("// Kernels of the step @step for b200 (sm_100), int8.\n")
+
+
+@needs_nvrtc
+def test_an_error_names_the_kernel_and_the_place():
+    unit = (
+        '#include "quant.cuh"\n\nusing namespace lane;\n\nextern "C" __global__ void __launch_bounds__(128)\n'
+        "quant_0(const float* x, i8* y, float* d) {\n  quant<1>(x, wrong, y, d);\n}\n"
+    )
+    with pytest.raises(LaneError) as raised:
+        compile_unit(unit, CompileOptions("sm_90a"), name="step.cu")
+    expected = 'NVRTC refuses step.cu for sm_90a: in kernel quant_0: step.cu(7): error: identifier "wrong" is undefined'
+    assert str(raised.value) == expected
+
+
+def test_a_file_that_the_library_has_not_is_refused():
+    with pytest.raises(LaneError, match=r"the kernel library has no file nothing\.cuh"):
+        self_contained('#include "nothing.cuh"\n', "step.cu")
+
+
+def test_included_files_are_put_in_once_and_keep_their_names_and_lines():
+    source = self_contained('#include "quant.cuh"\n#include "common.cuh"\nint last;\n', "step.cu")
+    assert source.count('#line 1 "common.cuh"') == source.count('#line 1 "quant.cuh"') == 1
+    assert source.endswith('#line 3 "step.cu"\nint last;\n')
