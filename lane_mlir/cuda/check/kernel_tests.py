@@ -178,7 +178,8 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     file = os.environ.get("LANE_CHECK_DONE")
     done = set(Path(file).read_text(encoding="utf-8").splitlines()) if file is not None else set[str]()
     only = os.environ.get("LANE_CHECK_ONLY", "*")
-    using = [item for item in items if "emulator" in item.fixturenames]
+    # Those of the runtime bring an emulated card of their own.
+    using = [item for item in items if "emulator" in item.fixturenames and "new_gpu" not in item.fixturenames]
     mine = [item for i, item in enumerate(using) if i % shards == shard]
     items[:] = [item for item in mine if case_of(item.nodeid) not in done and matches(_named(item.nodeid), only)]
 

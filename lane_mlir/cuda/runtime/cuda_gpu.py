@@ -81,6 +81,8 @@ class CudaGpu:
         self._device = self._core.Device(ordinal)
         self._device.set_current()
         self.name: str = self._device.name
+        # A kernel may still run when nobody holds it any more.
+        self._modules: list[Any] = []
         self.chip = self._chip()
         options = self._core.StreamOptions(nonblocking=True)
         self.compute = CudaStream(self._core, self._driver, self._device.create_stream(options=options))
@@ -141,6 +143,7 @@ class CudaGpu:
         with _reported():
             module = self._core.ObjectCode.from_cubin(cubin, name=source.name)
             kernels = {symbol: module.get_kernel(symbol) for symbol in source.kernels}
+        self._modules.append(module)
         for symbol, signature in source.kernels.items():
             self._allow_shared(kernels[symbol], signature)
         return kernels

@@ -182,8 +182,12 @@ class CudaProgram:
     def graph(self) -> Graph:
         """The step as a graph, made when it is first needed."""
         if self._graph is None:
-            self._graph = self.gpu.capture([bound.launch for bound in self.launches])
+            self._graph = self.graph_of(1)
         return self._graph
+
+    def graph_of(self, steps: int) -> Graph:
+        """A graph of its own for a number of steps, each as the one before left token and position."""
+        return self.gpu.capture([bound.launch for bound in self.launches] * steps)
 
     def run_checked(self) -> None:
         """

@@ -91,6 +91,7 @@ class HostStream:
             self.gpu.failed = True
             return
         self.gpu.launched.append(launch)
+        self.gpu.clock += 1
         kernel.run(launch)
 
     def run(self, graph: Any) -> None:
@@ -110,7 +111,7 @@ class HostStream:
             raise DriverError("CUDA_ERROR_ILLEGAL_ADDRESS", "while a kernel ran")
 
 
-@dataclass
+@dataclass(eq=False)
 class HostGpu:
     """`capacity`: bytes that may be allocated. `failing`: the symbol of a kernel that fails."""
 
@@ -180,7 +181,10 @@ def _runner(library: ctypes.CDLL, symbol: str) -> Callable[[KernelLaunch], None]
 
 @pytest.fixture
 def new_gpu(emulator: Any) -> Callable[..., HostGpu]:
-    return lambda **fields: HostGpu(emulator, **fields)
+    def make(**fields: Any) -> HostGpu:
+        return HostGpu(emulator, **fields)
+
+    return make
 
 
 # A small step.

@@ -22,14 +22,14 @@ from lane_mlir.cuda.check.launches import LaunchCheck
 from lane_mlir.cuda.check.models import compared_ids
 from lane_mlir.cuda.check.reporter import Reporter
 from lane_mlir.cuda.check.tasks import Task, Tasks
-from lane_mlir.cuda.runtime import CudaDevice, CudaProgram, Options
+from lane_mlir.cuda.runtime import CudaDevice, Options
 from lane_mlir.cuda.runtime.gpu import KernelLaunch
 from lane_mlir.dialects.launch import buffer_of
 
 # --- the launches of a step, one by one ---
 
 Found = dict[str, Finding]
-Spoil = Callable[[CudaProgram, KernelLaunch], None]
+Spoil = Callable[[Any, Any], None]
 
 
 def findings(capsys: pytest.CaptureFixture[str]) -> Found:
@@ -54,7 +54,7 @@ def check_launches(
                 launch(made)
                 spoil(program, made)
 
-            device.gpu.compute.launch = spoiled
+            setattr(device.gpu.compute, "launch", spoiled)
         LaunchCheck(program, memory(), device.state.regions).run(Reporter("tiny"), "rows", position)
         return findings(capsys)
 
@@ -73,7 +73,7 @@ def test_every_launch_holds(check_launches: Any, rows: int, numerics: str, posit
 def test_a_kernel_that_writes_something_else_is_found_and_no_other(check_launches: Any):
     """The argmax that reads what is wrong gets the right inputs."""
 
-    def spoil(program: CudaProgram, made: KernelLaunch) -> None:
+    def spoil(program: Any, made: Any) -> None:
         logits = program.placement.plain(buffer_of(program.schedule.outputs()[0]))
         if logits in made.arguments and "gemv" in made.kernel.symbol:
             ctypes.cast(logits, ctypes.POINTER(ctypes.c_float))[5] += 1e-3
@@ -88,7 +88,7 @@ def test_a_kernel_that_writes_something_else_is_found_and_no_other(check_launche
 def test_runs_that_differ_are_found(check_launches: Any):
     runs = count()
 
-    def spoil(program: CudaProgram, made: KernelLaunch) -> None:
+    def spoil(program: Any, made: Any) -> None:
         token = program.placement.plain(buffer_of(program.schedule.outputs()[1]))
         if "argmax" in made.kernel.symbol and next(runs) == 1:
             ctypes.cast(token, ctypes.POINTER(ctypes.c_int32))[0] += 1
@@ -101,7 +101,7 @@ def test_runs_that_differ_are_found(check_launches: Any):
 def test_a_kernel_that_does_not_wait_is_found(check_launches: Any):
     """Seen as one that is done before its slow predecessor: what it wrote is written over."""
 
-    def spoil(program: CudaProgram, made: KernelLaunch) -> None:
+    def spoil(program: Any, made: Any) -> None:
         if "slow" in made.kernel.symbol:
             late.append(made)
         elif late:
@@ -110,7 +110,7 @@ def test_a_kernel_that_does_not_wait_is_found(check_launches: Any):
                 program.gpu.compute.launch(slow)
                 late.clear()
 
-    late: list[KernelLaunch] = []
+    late: list[Any] = []
     found = check_launches(1, "dequant", 3, spoil)
     wrong = [finding for finding in found.values() if finding.verdict is Verdict.FAILED]
     assert [finding.case for finding in wrong] == ["rows gemv_q4_1.0"]
@@ -129,8 +129,7 @@ def test_the_tests_of_kernels_run_on_a_card(emulator: Any, new_gpu: Any, new_mem
         rng = np.random.default_rng(1)
         for buffer in planned.buffers():
             if buffer.of is None and buffer.constant is not None:
-                values = rng.standard_normal(buffer.length).astype(np.float32)
-                memory.plain[buffer] = values
+                memory.plain[buffer] = rng.standard_normal(buffer.length, np.float32)
             elif buffer.of is None:
                 memory.plain_of(buffer)[:] = 0
         runner.run(planned, memory)
@@ -176,11 +175,11 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of tasks are those of WORKER."""
     script = tmp_path / "worker.py"
     script.write_text(textwrap.dedent(WORKER))
-    monkeypatch.setattr(
-        Task,
-        "command",
-        lambda self, done, only, folder: ([sys.executable, str(script), self.name, ",".join(done)], None),
-    )
+
+    def command(self: Task, done: list[str], only: str, folder: Path) -> tuple[list[str], None]:
+        return [sys.executable, str(script), self.name, ",".join(done)], None
+
+    monkeypatch.setattr(Task, "command", command)
 
 
 @pytest.mark.usefixtures("scripted")

@@ -1,0 +1,1 @@
+"""Measuring steps on a GPU: what `lane-bench` reports."""
