@@ -113,6 +113,8 @@ def link_normed(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     form = norm(op, scope.of([*leaves(normed), *after])) if len(fold.parts) == 2 else None
     if form is None:
         raise Refusal("its parts are no launch and a norm of its result")
+    if form.part is not None:
+        raise Refusal("the last block of a launch norms whole rows of its result, not part of each")
     _has_epilogue(producer, form.rows)
     return launch.FoldOp(judge.link_part(producer, scope), norm_launch(judge, form, scope))
 

@@ -58,11 +58,11 @@ def rope_parts(judge: Judge, forms: Sequence[RopeForm], scope: Scope) -> launch.
     first = forms[0]
     for form in forms:
         judge.inside_only(scope, form.inside)
-        if (form.cos, form.sin, form.pos, form.width, form.half) != (
+        if (form.cos, form.sin, form.pos, form.width, form.pairing) != (
             *(first.cos, first.sin, first.pos),
-            *(first.width, first.half),
+            *(first.width, first.pairing),
         ):
-            raise Refusal("its rotations differ in tables, position or head width")
+            raise Refusal("its rotations differ in tables, position, head width or pairing")
     return launch.RopePartsOp(
         [
             launch.Rotation(judge.buffer(f.x), judge.landing(f.landing), f.heads, f.per_row, f.part, _norm(judge, f))
