@@ -246,6 +246,15 @@ def innermost_invalid(root: Operation) -> Operation:
     return root
 
 
+def _redefinition(table: Operation, cause: str) -> Operation:
+    """If a table of symbols has one name twice, the op that is the second; otherwise the op itself."""
+    found = re.search(r'Redefinition of symbol "([^"]*)"', cause)
+    if found is None:
+        return table
+    of_name = [op for op in table.regions[0].block.ops if op.get_attr_or_prop("sym_name") == StringAttr(found[1])]
+    return of_name[1]
+
+
 def verify(
     module: ModuleOp,
     positions: Mapping[Operation, FileLineColLoc] | None = None,
@@ -260,7 +269,7 @@ def verify(
     try:
         module.verify()
     except VerifyException as error:
-        op = innermost_invalid(module)
+        op = _redefinition(innermost_invalid(module), str(error))
         raise SourceError(place_of(op, positions) or name, f"{op_cause(op, str(error))}{when}") from error
     if (found := undominated_use(module)) is not None:
         op, cause = found

@@ -26,13 +26,36 @@ from lane_mlir.dialects.tg import (
     format_of_weight,
     shape_of,
 )
+from lane_mlir.dialects.tg.operation import is_shaped
+from lane_mlir.locations import OpFailedException
 
 
 def prepare(func: FuncOp, numerics: Numerics) -> None:
-    """Number the lifted ops, quantize the activations, and number what that adds after all others."""
+    """
+    Number the lifted ops, quantize the activations, and number what that adds after all others.
+
+    Raises: OpFailedException for a function that cannot be a step: of several blocks, or with an argument or a value
+    that is no tensor or memref of static shape.
+    """
+    _check_form(func)
     number_ops(func)
     quantize_activations(func, numerics)
     number_ops(func)
+
+
+def _check_form(func: FuncOp) -> None:
+    name = f'step "{func.sym_name.data}"'
+    if len(func.body.blocks) != 1:
+        raise OpFailedException(func, f"{name} has {len(func.body.blocks)} blocks, expected 1")
+    for i, type_ in enumerate(func.function_type.inputs):
+        if not is_shaped(type_):
+            raise OpFailedException(
+                func, f"{name}: argument {i} is {type_}, expected a tensor or memref of static shape"
+            )
+    for op in func.body.block.ops:
+        for type_ in op.result_types:
+            if not is_shaped(type_):
+                raise OpFailedException(op, f"{name}: computes {type_}, expected a tensor or memref of static shape")
 
 
 def number_ops(func: FuncOp) -> None:

@@ -256,6 +256,11 @@ NUMBER = "(`` `[` $number^ `]`)?"
 """How the number of a lifted op is written: `tg.matmul[12]`."""
 
 
+def is_shaped(type_: Attribute) -> bool:
+    """Whether it is a tensor or memref whose shape is known."""
+    return isinstance(type_, TensorType | MemRefType) and type_.has_static_shape()
+
+
 def shape_of(value: SSAValue | Attribute) -> tuple[int, ...]:
     """The static shape of a tensor or memref."""
     type_ = value.type if isinstance(value, SSAValue) else value

@@ -28,9 +28,11 @@ from lane_mlir.dialects.tg import (
     encoding_of,
     shape_of,
 )
+from lane_mlir.dialects.tg.operation import is_shaped
 from lane_mlir.eval.arrays import Array
 from lane_mlir.eval.numerics import quantize
 from lane_mlir.eval.step import dtype_of
+from lane_mlir.locations import OpFailedException
 
 _NO_LIMIT = 16
 """Positions of a step that nothing bounds."""
@@ -67,11 +69,15 @@ class StepInputs:
         """
         Read them off the function. What an argument without the attribute `tg.arg` is, its uses say.
 
-        Raises: VerifyException if an argument's type is not that of its kind.
+        Raises: VerifyException if an argument's type is not that of its kind; OpFailedException if one has no values
+        of a known number.
         """
         known = {argument.value: argument for argument in arguments(func)}
         found: list[Argument] = []
-        for value in func.args:
+        for i, value in enumerate(func.args):
+            if not is_shaped(value.type):
+                cause = f"argument {i} is {value.type}, expected a tensor or memref of static shape"
+                raise OpFailedException(func, f'step "{func.sym_name.data}" cannot be evaluated: {cause}')
             stated = known.get(value)
             kind = _kind_by_use(value) if stated is None else stated.kind
             negative = any(isinstance(use.operation, DecayOp) and use.index == 2 for use in value.uses)

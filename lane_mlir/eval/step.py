@@ -22,6 +22,7 @@ from xdsl.interpreter import (
 )
 from xdsl.interpreters.func import FuncFunctions
 from xdsl.ir import Attribute, Operation
+from xdsl.utils.exceptions import InterpretationError
 
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.tg import (
@@ -44,6 +45,7 @@ from lane_mlir.eval.recurrent import RecurrentFunctions
 from lane_mlir.eval.sampling import SamplingFunctions
 from lane_mlir.eval.storage import StorageFunctions
 from lane_mlir.eval.weights import Weights
+from lane_mlir.locations import OpFailedException
 
 DTYPES: Mapping[Precision, DTypeLike] = MappingProxyType(
     {Precision.F32: np.float32, Precision.F16: np.float16, Precision.BF16: ml_dtypes.bfloat16}
@@ -119,6 +121,10 @@ def run_step(
     except LaneError as error:
         where = "" if current.op is None else f"{describe(current.op)}: "
         raise LaneError(f"{where}{error}") from error
+    except RecursionError as error:
+        raise OpFailedException(current.op or func, f'step "{func.sym_name.data}" calls itself without end') from error
+    except InterpretationError as error:
+        raise OpFailedException(current.op or func, str(error)) from error
 
 
 def the_step(module: ModuleOp) -> FuncOp:

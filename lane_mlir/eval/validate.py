@@ -345,10 +345,11 @@ def validate_pipeline(
     Raises: ValidationError for the first that changed a value, after writing its input to `folder` (the current one
     unless given), with a line that says what to run.
     """
-    validator = Validator(module, folder or Path(), seed, executors)
     around = (None, *passes, None)
     if between_passes is not None:
         between_passes(None, module, around[1])
+    # Only of a module that verifies can it be said what its inputs are.
+    validator = Validator(module, folder or Path(), seed, executors)
     for pass_, following in zip(passes, around[2:], strict=True):
         _apply(ctx, module, pass_, validator)
         validator.check(Unit(pass_))

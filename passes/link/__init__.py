@@ -22,6 +22,7 @@ from lane_mlir.diagnostics import unknown
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, YieldOp
 from lane_mlir.dialects.tg import FusedOp, LiftedOperation, Numerics, TargetAttr, TensorGraphOperation
 from lane_mlir.dialects.tg.step import set_target, step_functions, target_of
+from lane_mlir.locations import OpFailedException
 from lane_mlir.passes.forms import describe, op_name
 from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.prepare import prepare
@@ -57,9 +58,10 @@ def check_chip(name: str | None) -> None:
 
 def link(func: FuncOp, target: TargetAttr) -> ScheduleOp:
     """
-    The schedule of a step. Raises PassFailedException, naming op, tensor and reason, where no kernel runs an op.
+    The schedule of a step. Raises OpFailedException, naming op, tensor and reason, where no kernel runs an op.
     """
     prepare(func, target.numerics.data)
+    name = f"step @{func.sym_name.data}"
     try:
         judge, block = Judge(func, target), func.body.block
         for argument in block.args:
@@ -67,24 +69,26 @@ def link(func: FuncOp, target: TargetAttr) -> ScheduleOp:
         launches: list[Operation] = []
         for op in block.ops:
             if isinstance(op, LiftedOperation | FusedOp):
-                launches.append(_link_op(judge, op))
+                launches.append(_link_op(judge, op, name))
             elif not isinstance(op, TensorGraphOperation | ReturnOp):
-                raise Refusal(f"'{op_name(op)}' is no op of tg, and link lowers no others")
+                raise OpFailedException(op, f"{name}: '{op_name(op)}' is no op of tg, and link lowers no others")
         returned = block.last_op
         outputs = [judge.buffer(value) for value in returned.operands] if isinstance(returned, ReturnOp) else []
     except Refusal as refusal:
-        raise PassFailedException(f"step @{func.sym_name.data}: {refusal}") from refusal
+        raise OpFailedException(func, f"{name}: {refusal}") from refusal
     schedule = ScheduleOp(func.sym_name.data, [*judge.buffers, *launches, YieldOp(*outputs)], target=target)
     schedule.location = func.location
     return schedule
 
 
-def _link_op(judge: Judge, op: Operation) -> LaunchOp:
+def _link_op(judge: Judge, op: Operation, step: str) -> LaunchOp:
     try:
         return judge.link(op)
     except Refusal as refusal:
         results = ", ".join(f"%{result.name_hint or '?'}" for result in op.results) or "nothing"
-        raise Refusal(f"no kernel for {describe(op)}, which computes {results}: {refusal}") from refusal
+        raise OpFailedException(
+            op, f"{step}: no kernel for {describe(op)}, which computes {results}: {refusal}"
+        ) from refusal
 
 
 __all__ = ["Judge", "LinkPass", "Refusal", "check_chip", "link"]

@@ -69,3 +69,13 @@ func.func @one_way(%a: i32, %c: i1) -> i32 {
 ^bb2:
   func.return %b : i32
 }
+
+// -----
+
+// CHECK: verify_errors.mlir:[[# @LINE + 4]]:1: error: 'func.func' op Redefinition of symbol "twice"
+func.func @twice() {
+  func.return
+}
+func.func @twice() {
+  func.return
+}
