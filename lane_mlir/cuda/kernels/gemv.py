@@ -137,7 +137,6 @@ def split_gemv(
     steps = -(-units // lanes)
     unit_bytes = fmt.bytes * unit // fmt.values
     depth = max(1, min(_BYTES_AHEAD // (rows * unit_bytes), _MAX_DEPTH, steps))
-    depth = 1 << (depth.bit_length() - 1)
     warps = _WARP // per_warp if whole_blocks else _warps(n, per_warp, multiprocessors)
     return GemvSplit(lanes, rows, warps, depth, _tile(k, m, words, unit * lanes * depth))
 
