@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, MemRefType, ModuleOp, NameLoc, NoneAttr, StringAttr, TensorType, f32, i32
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    MemRefType,
+    ModuleOp,
+    NameLoc,
+    NoneAttr,
+    StringAttr,
+    TensorType,
+    f32,
+    i32,
+)
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
@@ -51,7 +62,7 @@ class StepBuilder:
         precision = (tg.Precision(cache), tg.Precision(state))
         self.target = tg.TargetAttr("h200", tg.Numerics(numerics), *precision)
         self.block = Block()
-        self._roles: list[Attribute] = []
+        self._roles: list[DictionaryAttr] = []
         self._constants = 0
         self.token = self.argument(Kind.TOKEN, "token", MemRefType(i32, (rows,)))
         self.pos = self.argument(Kind.POSITION, "position", MemRefType(i32, (1,)))
@@ -263,18 +274,22 @@ class Rewrite:
         """The classes of the step's fused ops, in order."""
         return [op.fusion_class.data for op in self.ops if isinstance(op, tg.FusedOp)]
 
-    def check(self, *, launches: bool = True) -> Rewrite:
-        """Both forms, and the launches that the fused one becomes, compute the same at several positions."""
-        check_equal(self.lifted, self.fused, launches=launches)
+    def check(self, **how: Any) -> Rewrite:
+        """Both forms, and the launches that the fused one becomes, compute the same."""
+        check_equal(self.lifted, self.fused, **how)
         return self
 
 
-def check_equal(before: ModuleOp, after: ModuleOp, *, launches: bool = True) -> None:
-    """Two forms of a step compute the same values and state; so do the launches of the second."""
+def check_equal(before: ModuleOp, after: ModuleOp, *, launches: bool = True, positions: int = 3) -> None:
+    """
+    Two forms of a step compute the same values and state, and so do the launches of the second, at up to 3 positions:
+    in the middle of the context, at its end and at its start.
+    """
     func = the_step(before)
     inputs, target, weights = StepInputs.of(func), tg.target_of(before), _shared(RandomWeights.of(before))
     schedule = planned(after) if launches else None
-    for position in inputs.positions:
+    middle_first = (*inputs.positions[1:], inputs.positions[0])
+    for position in middle_first[:positions]:
         want, got = inputs.at(position, target), inputs.at(position, target)
         want = [*run_step(func, weights, want), *want]
         assert all(np.isfinite(values).all() for values in want[: len(want) - len(func.args)])
@@ -327,6 +342,18 @@ def build_step(build: Build, rows: int = 1, numerics: str = "dequant", **precisi
 
 
 @pytest.fixture(scope="session")
+def step() -> type[StepBuilder]:
+    """Begins a step: `step(rows, numerics)`."""
+    return StepBuilder
+
+
+@pytest.fixture(scope="session")
+def rewrite() -> type[Rewrite]:
+    """Rewrites a module: `rewrite(module, only=…, held=…, limit=…)`."""
+    return Rewrite
+
+
+@pytest.fixture(scope="session")
 def lift() -> Callable[..., ModuleOp]:
     """`lift(build, rows, numerics)`: the module of a step."""
     return build_step
@@ -347,10 +374,12 @@ def fuse() -> Fuse:
         held: Sequence[str] = (),
         limit: int | None = None,
         launches: bool = True,
+        positions: int = 2,
         **precision: str,
     ) -> Rewrite:
         module = build_step(build, rows, numerics, **precision)
-        return Rewrite(module, only=only or None, held=held, limit=limit).check(launches=launches)
+        rewrite = Rewrite(module, only=only or None, held=held, limit=limit)
+        return rewrite.check(launches=launches, positions=positions)
 
     return fuse
 

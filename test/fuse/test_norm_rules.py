@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from xdsl.ir import SSAValue
 
 from lane_mlir.dialects import tg
 
-Fuse = Callable[..., Any]
 Build = Callable[[Any], Any]
+
+
+class Fuse(Protocol):
+    """See the fixture."""
+
+    def __call__(self, build: Build, *only: str, **how: Any) -> Any: ...
+
+
+def case(build: Build, *expected: Any, id: str | None = None) -> Any:
+    return pytest.param(build, *expected, id=id)
 
 
 def residual(s: Any, swap: bool = False, **norm: Any) -> tuple[SSAValue, SSAValue, SSAValue]:
@@ -29,19 +38,23 @@ def test_add_norm_takes_the_residual_on_either_side(fuse: Fuse, swap: bool, rows
     assert rewrite.classes == ["add_norm"]
 
 
-@pytest.mark.parametrize(
-    "returned",
-    [
-        pytest.param(lambda s, h, n: (h, n), id="returned"),
-        pytest.param(lambda s, h, n: (n, s.scale(h)), id="read again"),
-        pytest.param(lambda s, h, n: s.add(h, n), id="read with the norm"),
-    ],
-)
-def test_add_norm_writes_the_sum_for_its_other_readers(fuse: Fuse, returned: Callable[..., Any]):
-    def build(s: Any) -> Any:
-        h = residual(s)[2]
-        return returned(s, h, s.norm(h))
+def sum_returned(s: Any) -> Any:
+    h = residual(s)[2]
+    return h, s.norm(h)
 
+
+def sum_read_again(s: Any) -> Any:
+    h = residual(s)[2]
+    return s.norm(h), s.scale(h)
+
+
+def sum_read_with_its_norm(s: Any) -> Any:
+    h = residual(s)[2]
+    return s.add(h, s.norm(h))
+
+
+@pytest.mark.parametrize("build", [sum_returned, sum_read_again, sum_read_with_its_norm])
+def test_add_norm_writes_the_sum_for_its_other_readers(fuse: Fuse, build: Build):
     rewrite = fuse(build, "add_norm")
     assert rewrite.fired == {"add_norm": 1}
     (fused,) = (op for op in rewrite.ops if isinstance(op, tg.FusedOp))
@@ -71,10 +84,10 @@ def test_a_large_residual_stays_f32(fuse: Fuse):
 @pytest.mark.parametrize(
     "build",
     [
-        pytest.param(lambda s: s.norm(s.bias(s.embedding())), id="bias row"),
-        pytest.param(lambda s: s.norm(s.binary("sub", s.embedding(), s.scale(s.embedding()))), id="difference"),
-        pytest.param(lambda s: s.layer_norm(residual(s)[2]), id="layer norm"),
-        pytest.param(lambda s: s.norm(s.add(s.matmul(x := s.embedding()), s.matmul(x, 1))), id="column"),
+        case(lambda s: s.norm(s.bias(s.embedding())), id="bias row"),
+        case(lambda s: s.norm(s.binary("sub", s.embedding(), s.scale(s.embedding()))), id="difference"),
+        case(lambda s: s.layer_norm(residual(s)[2]), id="layer norm"),
+        case(lambda s: s.norm(s.add(s.matmul(x := s.embedding()), s.matmul(x, 1))), id="column"),
     ],
 )
 def test_what_is_no_norm_of_a_sum_has_no_decision(fuse: Fuse, build: Build):
@@ -237,17 +250,17 @@ def test_gemv_norm_epilogue_writes_the_product_for_its_other_readers(fuse: Fuse)
 @pytest.mark.parametrize(
     ("build", "rows", "reason"),
     [
-        (
+        case(
             lambda s: s.norm(s.matmul(s.embedding(), stored=None)),
             1,
             "the kernel of a product by plain f32 values has no epilogue",
         ),
-        (
+        case(
             lambda s: s.norm(s.matmul(s.embedding())),
             17,
             "the product of 17 rows runs in tiles, which have no epilogue (up to 16 rows do)",
         ),
-        (
+        case(
             lambda s: (y := s.matmul(s.embedding()), s.silu(y), s.norm(y))[1:],
             1,
             "matmul[1] (matmul.1) is read by unary[2] (unary.2), before rms_norm[3] (rms_norm.3)",

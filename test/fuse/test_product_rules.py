@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from xdsl.ir import SSAValue
 
 from lane_mlir.dialects import tg
 
-Fuse = Callable[..., Any]
 Build = Callable[[Any], Any]
+
+
+class Fuse(Protocol):
+    """See the fixture."""
+
+    def __call__(self, build: Build, *only: str, **how: Any) -> Any: ...
+
+
+def case(build: Build, *expected: Any, id: str | None = None) -> Any:
+    return pytest.param(build, *expected, id=id)
+
 
 NUMERICS = ("dequant", "int8", "two_pass_int8")
 ANOTHER_READER = "has another reader, and the launch would not write its result"
@@ -30,12 +40,12 @@ def test_gemv_bias(fuse: Fuse, rows: int, stored: str | None):
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (lambda s: (y := s.matmul(s.embedding()), s.bias(y)), f"matmul[1] (matmul.1) {ANOTHER_READER}"),
-        (
+        case(lambda s: (y := s.matmul(s.embedding()), s.bias(y)), f"matmul[1] (matmul.1) {ANOTHER_READER}"),
+        case(
             lambda s: s.bias(s.heads(s.matmul(s.embedding()))),
             "view[2] (view.2) stands between matmul[1] (matmul.1) and its bias: the rows differ",
         ),
-        (
+        case(
             lambda s: (y := s.matmul(s.embedding()), s.silu(y), s.bias(y))[1:],
             "matmul[1] (matmul.1) is read by unary[2] (unary.2), before binary[3] (binary.3)",
         ),
@@ -398,15 +408,15 @@ def delta(s: Any) -> SSAValue:
 @pytest.mark.parametrize(
     ("producer", "fusion_class"),
     [
-        (lambda s: s.norm(s.silu(s.embedding())), "norm_quant"),
+        case(lambda s: s.norm(s.silu(s.embedding())), "norm_quant"),
         (normed, "embed_norm_quant"),
         (summed, "add_norm_quant"),
-        (lambda s: gated(s), "glu_act_mul_quant"),
-        (lambda s: s.mul(s.silu(s.embedding()), s.embedding()), "glu_act_mul_quant"),
-        (lambda s: s.add(s.silu(s.embedding()), s.embedding()), "elementwise_quant"),
-        (lambda s: attention(s)[0], "attn_output_quant"),
+        case(lambda s: gated(s), "glu_act_mul_quant"),
+        case(lambda s: s.mul(s.silu(s.embedding()), s.embedding()), "glu_act_mul_quant"),
+        case(lambda s: s.add(s.silu(s.embedding()), s.embedding()), "elementwise_quant"),
+        case(lambda s: attention(s)[0], "attn_output_quant"),
         (delta, "gdn_output_quant"),
-        (lambda s: s.bias(s.matmul(s.embedding())), "gemv_quant"),
+        case(lambda s: s.bias(s.matmul(s.embedding())), "gemv_quant"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -431,13 +441,13 @@ def test_nothing_is_quantized_in_f32(fuse: Fuse):
 @pytest.mark.parametrize(
     ("producer", "reason"),
     [
-        (lambda s: s.embedding(), "the kernel of gather does not quantize its result"),
-        (lambda s: s.silu(s.embedding()), "the kernel of unary does not quantize its result"),
-        (
+        case(lambda s: s.embedding(), "the kernel of gather does not quantize its result"),
+        case(lambda s: s.silu(s.embedding()), "the kernel of unary does not quantize its result"),
+        case(
             lambda s: s.matmul(s.embedding(), stored=None),
             "the kernel of a product by plain f32 values does not quantize its result",
         ),
-        (lambda s: s.layer_norm(s.embedding()), "the kernel of layer_norm does not quantize its result"),
+        case(lambda s: s.layer_norm(s.embedding()), "the kernel of layer_norm does not quantize its result"),
     ],
 )
 def test_what_quantizes_nothing_says_so(fuse: Fuse, producer: Build, reason: str):

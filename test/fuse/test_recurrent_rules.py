@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from xdsl.ir import SSAValue
 
-Fuse = Callable[..., Any]
 Build = Callable[[Any], Any]
+
+
+class Fuse(Protocol):
+    """See the fixture."""
+
+    def __call__(self, build: Build, *only: str, **how: Any) -> Any: ...
+
+
+def case(build: Build, *expected: Any, id: str | None = None) -> Any:
+    return pytest.param(build, *expected, id=id)
+
 
 ANOTHER_READER = "has another reader, and the launch would not write its result"
 NO_CONVOLUTION = "its parts are no convolutions, each with a SiLU, or that and an L2 norm of heads, or nothing more"
@@ -43,9 +53,9 @@ def silu_of_the_first_rows(s: Any) -> SSAValue:
 @pytest.mark.parametrize(
     ("build", "rule", "reason"),
     [
-        (lambda s: s.unary("gelu", s.conv(s.embedding())), "conv_silu", NO_CONVOLUTION),
-        (lambda s: (y := s.conv(s.embedding()), s.silu(y)), "conv_silu", f"conv[1] (conv.1) {ANOTHER_READER}"),
-        (
+        case(lambda s: s.unary("gelu", s.conv(s.embedding())), "conv_silu", NO_CONVOLUTION),
+        case(lambda s: (y := s.conv(s.embedding()), s.silu(y)), "conv_silu", f"conv[1] (conv.1) {ANOTHER_READER}"),
+        case(
             lambda s: (y := conv(s), s.l2_norm(s.heads(y))),
             "conv_silu_l2",
             f"unary[2] (unary.2) {ANOTHER_READER}",
@@ -69,17 +79,17 @@ def test_conv_parts(fuse: Fuse):
 @pytest.mark.parametrize(
     ("build", "rows", "reason"),
     [
-        (
+        case(
             lambda s: [conv(s), conv(s, silu=False)],
             1,
             "the kernel of several convolutions takes the SiLU of each, and one has none",
         ),
-        (
+        case(
             lambda s: [conv(s, l2=True), conv(s, l2=True, eps=1e-3)],
             1,
             "its L2 norms differ in width or epsilon",
         ),
-        (lambda s: [conv(s), conv(s)], 3, "the kernel of several convolutions takes one row, not 3"),
+        case(lambda s: [conv(s), conv(s)], 3, "the kernel of several convolutions takes one row, not 3"),
     ],
 )
 def test_conv_parts_is_refused(fuse: Fuse, build: Build, rows: int, reason: str):
@@ -92,7 +102,11 @@ def a_chain(s: Any) -> SSAValue:
     return s.silu(s.conv(s.silu(s.conv(s.embedding()))))
 
 
-@pytest.mark.parametrize("build", [a_chain, lambda s: [conv(s), conv(s, taps=3)]], ids=["chain", "taps"])
+def of_other_taps(s: Any) -> Any:
+    return conv(s), conv(s, taps=3)
+
+
+@pytest.mark.parametrize("build", [a_chain, of_other_taps])
 def test_convolutions_that_differ_or_depend_run_apart(fuse: Fuse, build: Build):
     assert not fuse(build, *CONVOLUTIONS).report.of("conv_parts")
 
