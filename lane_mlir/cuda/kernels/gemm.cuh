@@ -376,10 +376,10 @@ LANE_DEVICE void quantize_row(float (&value)[8], bool active, i64 block, i8* wor
   }
 }
 
-// Writes 32 columns of each of a warp's rows: from `column` of N on, values[tile][n][i] for n below 4.
-template <GemmShape S, int N, typename Store>
-LANE_DEVICE void write_columns(const float (&values)[2][4][4], int row, int column, const QuantizedResult& quantized,
-                               Store store) {
+// Writes 32 columns of each of a warp's rows: from `column` of `count` on, values[tile][n][i] for n below 4.
+template <GemmShape S, typename Store>
+LANE_DEVICE void write_columns(const float (&values)[2][4][4], int row, int column, int count,
+                               const QuantizedResult& quantized, Store store) {
   int t = threadIdx.x % 4;
 #pragma unroll
   for (int tile = 0; tile < 2; tile++) {
@@ -393,13 +393,14 @@ LANE_DEVICE void write_columns(const float (&values)[2][4][4], int row, int colu
         own[2 * n + 1] = values[tile][n][2 * half + 1];
         if constexpr (S.f32) {
           int to = column + 8 * n + 2 * t;
-          if (at < S.m && to < N) store(at, to, own[2 * n]);
-          if (at < S.m && to + 1 < N) store(at, to + 1, own[2 * n + 1]);
+          if (at < S.m && to < count) store(at, to, own[2 * n]);
+          if (at < S.m && to + 1 < count) store(at, to + 1, own[2 * n + 1]);
         }
       }
       if constexpr (S.quant) {
-        bool active = at < S.m && column < N;
-        quantize_row<S.words>(own, active, (static_cast<i64>(at) * N + column) / QBLOCK, quantized.words, quantized.scales);
+        bool active = at < S.m && column < count;
+        i64 block = (static_cast<i64>(at) * count + column) / QBLOCK;
+        quantize_row<S.words>(own, active, block, quantized.words, quantized.scales);
       }
     }
   }
@@ -414,41 +415,27 @@ LANE_DEVICE void gemm(const GemvInput& x, const QuantizedResult& quantized, cons
   constexpr bool HALVES = Unit::HALVES, MIN = Unit::MIN;
   let_successor_start();
   GemmWeights<F, F, S, GemmShared<S, HALVES, MIN>, HALVES, MIN> weights;
-  int tile = blockIdx.y, row = blockIdx.x * S.rows;
-  auto choose = [&](const auto& product) {
-    constexpr int N = ProductSize<decltype(product)>::value;
-    if (tile >= 0 && tile < ceil_div(N, GEMM_WEIGHTS)) {
-      weights.planes = planes_of<F, N, S.k>(product.weight);
-      weights.first = tile * GEMM_WEIGHTS;
-      weights.count = N;
-    }
-    tile -= ceil_div(N, GEMM_WEIGHTS);
-  };
-  (choose(products), ...);
+  Chosen<GEMM_WEIGHTS, Products...> chosen(blockIdx.y, products...);
+  int row = blockIdx.x * S.rows;
+  weights.planes = chosen.template planes<F, S.k>();
+  weights.first = chosen.first;
+  weights.count = chosen.n;
   GemmSums sums;
   multiply_tile<F, F, S, HALVES, MIN>(x, row, weights, sums);
-
-  tile = blockIdx.y;
-  auto store = [&](const auto& product) {
-    constexpr int N = ProductSize<decltype(product)>::value;
-    if (tile >= 0 && tile < ceil_div(N, GEMM_WEIGHTS)) {
+  chosen.land();
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
-        int column = weights.first + threadIdx.x / WARP % 2 * GEMM_WARP_WEIGHTS + half * 32;
-        float values[2][4][4];
+  for (int half = 0; half < 2; half++) {
+    int column = chosen.first + threadIdx.x / WARP % 2 * GEMM_WARP_WEIGHTS + half * 32;
+    float values[2][4][4];
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
-          int at = column + 8 * (i / 4 % 4) + 2 * (threadIdx.x % 4) + i % 2;
-          float added = product.bias != nullptr && at < N ? load_constant(product.bias + at) : 0.f;
-          values[i / 16][i / 4 % 4][i % 4] = sums.value[i / 16][4 * half + i / 4 % 4][i % 4] + added;
-        }
-        auto to = [&](int r, int c, float value) { product.store(r, c, value); };
-        write_columns<S, N>(values, row, column, quantized, to);
-      }
+    for (int i = 0; i < 32; i++) {
+      int at = column + 8 * (i / 4 % 4) + 2 * (threadIdx.x % 4) + i % 2;
+      float added = chosen.bias != nullptr && at < chosen.n ? load_constant(chosen.bias + at) : 0.f;
+      values[i / 16][i / 4 % 4][i % 4] = sums.value[i / 16][4 * half + i / 4 % 4][i % 4] + added;
     }
-    tile -= ceil_div(N, GEMM_WEIGHTS);
-  };
-  (store(products), ...);
+    auto to = [&](int r, int c, float value) { chosen.store(r, c, value); };
+    write_columns<S>(values, row, column, chosen.n, quantized, to);
+  }
 }
 
 // ---- launch.gemv_glu. ----
@@ -479,7 +466,7 @@ LANE_DEVICE void gemm_glu(const GemvInput& x, const u8* gate_weight, const u8* u
     values[tile][n][i % 4] = activate<ACT>(gate) * up;
   }
   auto to = [&](int r, int c, float value) { y[static_cast<i64>(r) * N + c] = value; };
-  write_columns<S, N>(values, row, column, quantized, to);
+  write_columns<S>(values, row, column, N, quantized, to);
 }
 
 }  // namespace lane

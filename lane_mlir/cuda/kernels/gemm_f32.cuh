@@ -228,44 +228,30 @@ LANE_DEVICE void gemm_f32(const GemvInput& x, const SplitScratch& scratch, const
   let_successor_start();
   using Weights = typename Choice<S.transposed, GemmF32Transposed<S>, GemmF32Weights<F, S>>::type;
   Weights weights;
-  int tile = blockIdx.y, row = blockIdx.x * S.rows;
-  auto choose = [&](const auto& product) {
-    constexpr int N = ProductSize<decltype(product)>::value;
-    if (tile >= 0 && tile < ceil_div(N, S.columns)) {
-      if constexpr (S.transposed) {
-        weights.weight = reinterpret_cast<const float*>(product.weight);
-      } else {
-        weights.planes = planes_of<F, N, S.k>(product.weight);
-      }
-      weights.first = tile * S.columns;
-      weights.count = N;
-    }
-    tile -= ceil_div(N, S.columns);
-  };
-  (choose(products), ...);
+  Chosen<S.columns, Products...> chosen(blockIdx.y, products...);
+  int row = blockIdx.x * S.rows;
+  if constexpr (S.transposed) {
+    weights.weight = reinterpret_cast<const float*>(chosen.weight);
+  } else {
+    weights.planes = chosen.template planes<F, S.k>();
+  }
+  weights.first = chosen.first;
+  weights.count = chosen.n;
   GemmF32Rows<S> rows{x.values, x.pitch != 0 ? x.pitch : S.k, row, {}};
   GemmF32Sums<S> sums;
   multiply_tile_f32<S>(rows, weights, blockIdx.z, sums);
   if (!add_splits(sums, scratch.partial, scratch.counters, blockIdx.y * gridDim.x + blockIdx.x, blockIdx.z)) return;
-
-  tile = blockIdx.y;
-  auto store = [&](const auto& product) {
-    constexpr int N = ProductSize<decltype(product)>::value;
-    if (tile >= 0 && tile < ceil_div(N, S.columns)) {
+  chosen.land();
 #pragma unroll
-      for (int j = 0; j < GemmF32Sums<S>::COLUMNS; j++) {
-        int column = weights.first + sums.column_of(j);
-        if (column >= N) continue;
-        float added = product.bias != nullptr ? load_constant(product.bias + column) : 0.f;
+  for (int j = 0; j < GemmF32Sums<S>::COLUMNS; j++) {
+    int column = chosen.first + sums.column_of(j);
+    if (column >= chosen.n) continue;
+    float added = chosen.bias != nullptr ? load_constant(chosen.bias + column) : 0.f;
 #pragma unroll
-        for (int i = 0; i < GemmF32Sums<S>::ROWS; i++) {
-          if (row + sums.row_of(i) < S.m) product.store(row + sums.row_of(i), column, sums.value[i][j] + added);
-        }
-      }
+    for (int i = 0; i < GemmF32Sums<S>::ROWS; i++) {
+      if (row + sums.row_of(i) < S.m) chosen.store(row + sums.row_of(i), column, sums.value[i][j] + added);
     }
-    tile -= ceil_div(N, S.columns);
-  };
-  (store(products), ...);
+  }
 }
 
 // ---- launch.gemv_glu. ----

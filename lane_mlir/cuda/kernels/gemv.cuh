@@ -276,25 +276,97 @@ LANE_DEVICE void quantize_columns(const float* result, int first, int n, i8* wor
 
 // ---- launch.gemv and launch.gemm_parts. ----
 
-// One product: n outputs a row, where they land.
+// One product: N outputs a row, where they land.
 template <int N, Dst D = Dst{}, typename T = float>
 struct Product {
+  using Type = T;
   static constexpr int n = N;
   const u8* weight;
   const float* bias;
   T* y;
   const int* param;
 
-  LANE_DEVICE void store(int row, int column, float value) const {
-    y[D.start(param) + D.at(row, N, column)] = from_float<T>(value);
-  }
+  // Elements from the result of one row to that of the next.
+  static LANE_CONSTANT i64 pitch() { return D.unit_pitch != 0 ? D.unit_pitch : N; }
+  // Where the result begins, but for the row that the parameter names.
+  static LANE_CONSTANT i64 begin() { return (D.row_index > 0 ? D.row_pitch * D.row_index : 0) + D.unit_offset; }
+  static LANE_CONSTANT i64 param_pitch() { return D.takes_param() ? D.row_pitch : 0; }
 };
 
-template <typename P>
-struct ProductSize;
-template <int N, Dst D, typename T>
-struct ProductSize<const Product<N, D, T>&> {
-  static constexpr int value = N;
+// The product of several, side by side, that a block works on: a tile of COLUMNS columns of it, from `first` on.
+template <int COLUMNS, typename... Products>
+struct Chosen {
+  int index = 0;
+  int first = 0;
+  int n = 0;
+  const u8* weight = nullptr;
+  const float* bias = nullptr;
+
+  // Tile `tile` of all.
+  LANE_DEVICE Chosen(int tile, const Products&... products) {
+    int at = 0;
+    (choose(at++, tile, products), ...);
+  }
+
+  template <typename P>
+  LANE_DEVICE void choose(int at, int& tile, const P& product) {
+    constexpr int TILES = ceil_div(P::n, COLUMNS);
+    if (tile >= 0 && tile < TILES) {
+      index = at;
+      first = tile * COLUMNS;
+      n = P::n;
+      weight = product.weight;
+      bias = product.bias;
+      y = product.y;
+      param = product.param;
+      begin = P::begin();
+      pitch = P::pitch();
+      param_pitch = P::param_pitch();
+      size = sizeof(typename P::Type);
+      is_half = Same<typename P::Type, f16>::value;
+    }
+    tile -= TILES;
+  }
+
+  // The planes of its weight, whose rows have K columns.
+  template <typename F, int K>
+  LANE_DEVICE Planes<F> planes() const {
+    Planes<F> planes;
+    int at = 0;
+    (take_planes<F, K, Products>(at++, planes), ...);
+    return planes;
+  }
+
+  // Reads the row parameter, once the predecessor has ended.
+  LANE_DEVICE void land() {
+    if (param_pitch != 0) begin += param_pitch * static_cast<i64>(*param);
+  }
+
+  LANE_DEVICE void store(int row, int column, float value) const {
+    constexpr bool WIDE = (Same<typename Products::Type, float>::value || ...);
+    constexpr bool HALF = (Same<typename Products::Type, f16>::value || ...);
+    constexpr bool BFLOAT = (Same<typename Products::Type, bf16>::value || ...);
+    i64 at = begin + row * pitch + column;
+    if (WIDE && (!(HALF || BFLOAT) || size == 4)) {
+      static_cast<float*>(y)[at] = value;
+    } else if (HALF && (!BFLOAT || is_half)) {
+      static_cast<f16*>(y)[at] = to_f16(value);
+    } else {
+      static_cast<bf16*>(y)[at] = to_bf16(value);
+    }
+  }
+
+ private:
+  template <typename F, int K, typename P>
+  LANE_DEVICE void take_planes(int at, Planes<F>& planes) const {
+    if (at == index) planes = planes_of<F, P::n, K>(weight);
+  }
+
+  void* y = nullptr;
+  const int* param = nullptr;
+  i64 begin = 0, pitch = 0, param_pitch = 0;
+  int size = 4;
+  bool is_half = false;
 };
 
 // The quantized form of the result, of a product alone.
@@ -316,59 +388,38 @@ LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, cons
                       const Products&... products) {
   constexpr int COLUMNS = S.columns();
   let_successor_start();
+  Chosen<COLUMNS, Products...> chosen(blockIdx.x, products...);
   WeightRows<F, S> weight;
-  int block = blockIdx.x, first = 0, n = 0, index = -1, chosen = 0;
-  const float* bias = nullptr;
-  Planes<F> planes;
-  auto choose = [&](const auto& product) {
-    constexpr int N = ProductSize<decltype(product)>::value;
-    index++;
-    if (block >= 0 && block < ceil_div(N, COLUMNS)) {
-      chosen = index;
-      planes = planes_of<F, N, S.k>(product.weight);
-      first = block * COLUMNS;
-      n = N;
-      bias = product.bias;
-    }
-    block -= ceil_div(N, COLUMNS);
-  };
-  (choose(products), ...);
-
-  int column = first + group_column<S>();
-  weight.start(planes, column, n);
+  int column = chosen.first + group_column<S>();
+  weight.start(chosen.template planes<F, S.k>(), column, chosen.n);
   Held<S> held(column);
   float added[held.COUNT];
 #pragma unroll
   for (int i = 0; i < held.COUNT; i++) {
-    added[i] = bias != nullptr && held.column(i) < n ? load_constant(bias + held.column(i)) : 0.f;
+    added[i] = chosen.bias != nullptr && held.column(i) < chosen.n ? load_constant(chosen.bias + held.column(i)) : 0.f;
   }
   wait_for_predecessor();
+  chosen.land();
   multiply_rows<F, S>(x, weight);
   scatter_sum<S.lanes, S.rows * S.m>(weight.sum);
 
-  block = blockIdx.x;
-  auto store = [&](const auto& product) {
-    constexpr int N = ProductSize<decltype(product)>::value;
-    if (block >= 0 && block < ceil_div(N, COLUMNS)) {
+  if constexpr (S.f32) {
 #pragma unroll
-      for (int i = 0; i < held.COUNT; i++) {
-        if (held.owner && held.column(i) < N) product.store(held.row(i), held.column(i), weight.sum[i] + added[i]);
-      }
+    for (int i = 0; i < held.COUNT; i++) {
+      if (held.owner && held.column(i) < chosen.n) chosen.store(held.row(i), held.column(i), weight.sum[i] + added[i]);
     }
-    block -= ceil_div(N, COLUMNS);
-  };
-  if constexpr (S.f32) (store(products), ...);
+  }
   if constexpr (S.quant) {
     float* result = reinterpret_cast<float*>(shared_memory);
     __syncthreads();  // the activation is no longer read
 #pragma unroll
     for (int i = 0; i < held.COUNT; i++) {
-      if (held.owner) result[held.row(i) * COLUMNS + held.column(i) - first] = weight.sum[i] + added[i];
+      if (held.owner) result[held.row(i) * COLUMNS + held.column(i) - chosen.first] = weight.sum[i] + added[i];
     }
     __syncthreads();
-    quantize_columns<S>(result, first, n, quantized.words, quantized.scales);
+    quantize_columns<S>(result, chosen.first, chosen.n, quantized.words, quantized.scales);
   }
-  after.template run<S>(chosen, first, min(first + COLUMNS, n));
+  after.template run<S>(chosen.index, chosen.first, min(chosen.first + COLUMNS, chosen.n));
 }
 
 // ---- launch.gemv_glu. ----

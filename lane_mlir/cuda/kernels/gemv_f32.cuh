@@ -20,13 +20,15 @@ struct GemvF32Shape {
 
 constexpr int GEMV_F32_COLUMNS = 8;
 
-template <GemvF32Shape S, int N, Dst D, typename T>
-LANE_DEVICE void gemv_f32(const float* x, const Product<N, D, T>& product) {
+template <GemvF32Shape S, typename P>
+LANE_DEVICE void gemv_f32(const float* x, const P& product) {
+  constexpr int N = P::n;
   constexpr int COLUMNS = GEMV_F32_COLUMNS, LANES = S.threads() / COLUMNS;  // threads that share a column
   constexpr int STEPS = ceil_div(S.k, LANES), AHEAD = min_of(STEPS, 16);
   __shared__ float partial[S.m][S.warps][COLUMNS];
   let_successor_start();
-  const float* weight = reinterpret_cast<const float*>(product.weight);
+  Chosen<GEMV_F32_COLUMNS, P> chosen(blockIdx.x, product);
+  const float* weight = reinterpret_cast<const float*>(chosen.weight);
   int lane = threadIdx.x / COLUMNS, place = threadIdx.x % COLUMNS;
   int first = blockIdx.x * COLUMNS, column = min(first + place, N - 1);
   float ahead[AHEAD], sum[S.m];
@@ -38,6 +40,7 @@ LANE_DEVICE void gemv_f32(const float* x, const Product<N, D, T>& product) {
     ahead[i] = row < S.k ? load_constant(weight + static_cast<i64>(row) * N + column) : 0.f;
   }
   wait_for_predecessor();
+  chosen.land();
   for (int step = 0; step < STEPS; step += AHEAD) {
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
@@ -59,9 +62,9 @@ LANE_DEVICE void gemv_f32(const float* x, const Product<N, D, T>& product) {
   for (int at = threadIdx.x; at < S.m * COLUMNS; at += S.threads()) {
     int row = at / COLUMNS, to = first + at % COLUMNS;
     if (to >= N) continue;
-    float total = product.bias != nullptr ? load_constant(product.bias + to) : 0.f;
+    float total = chosen.bias != nullptr ? load_constant(chosen.bias + to) : 0.f;
     for (int warp = 0; warp < S.warps; warp++) total += partial[row][warp][at % COLUMNS];
-    product.store(row, to, total);
+    chosen.store(row, to, total);
   }
 }
 
