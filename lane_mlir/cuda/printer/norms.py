@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from xdsl.ir import SSAValue
 
@@ -78,10 +79,18 @@ class NormConstants:
             dst=dst_of(launch.dst.data) if launch.dst is not None and launch.dst.data != OWN else None,
         )
 
-    def operands(self, printing: Printing, prefix: str = "", *, reads_x: bool = True) -> str:
+    def operands(
+        self,
+        printing: Printing,
+        prefix: str = "",
+        *,
+        reads_x: bool = True,
+        given: Mapping[str, SSAValue] = MappingProxyType({}),
+    ) -> str:
         """
         `NormOperands<float>{…}` with its buffers, their names behind a prefix; `reads_x`: unless the kernel that the
-        norm is in has the values of x already.
+        norm is in has the values of x already; `given`: others than the launch's x, add and sum, where a sum that was
+        another launch is taken with it.
         """
         launch, into = self.launch, self.launch.into
         own = launch.out if self.writes_values else None
@@ -90,14 +99,14 @@ class NormConstants:
         read = [
             printing.reads(f"{prefix}{name}", value)
             for name, value in (
-                ("x", launch.x if reads_x else None),
-                ("add", launch.add),
+                ("x", given.get("x", launch.x) if reads_x else None),
+                ("add", given.get("add", launch.add)),
                 ("pre_w", launch.pre_w),
                 ("w", launch.w),
                 ("b", launch.b),
             )
         ]
-        written = printing.writes(f"{prefix}sum", launch.sum)
+        written = printing.writes(f"{prefix}sum", given.get("sum", launch.sum))
         if self.quantized_apart and launch.f32 is None:
             made = printing.scratch("values", "float", 4 * launch.rows.data * launch.cols.data)
         else:

@@ -15,7 +15,17 @@ from xdsl.ir import SSAValue
 from xdsl.printer import Printer
 
 from lane_mlir.chips import CHIPS, DEFAULT_CHIP, Chip
-from lane_mlir.cuda.printer import attention, elementwise, folds, movement, norms, products, recurrent, rotations
+from lane_mlir.cuda.printer import (
+    attention,
+    elementwise,
+    folds,
+    mixture,
+    movement,
+    norms,
+    products,
+    recurrent,
+    rotations,
+)
 from lane_mlir.cuda.printer.kernel import Argument, Kernel, LaunchPrinter, Printers, Printing, refuse
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, ViewOp, buffer_of
 from lane_mlir.dialects.tg import Numerics
@@ -28,6 +38,7 @@ PRINTERS: Printers = {
     **movement.PRINTERS,
     **attention.PRINTERS,
     **recurrent.PRINTERS,
+    **mixture.PRINTERS,
     **folds.PRINTERS,
 }
 """How each class of launch is printed."""

@@ -1,0 +1,37 @@
+"""Numbers of the kernels of mixtures of experts, moe_router.cuh and moe.cuh: how they split their work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lane_mlir.cuda.kernels.gemv import GemvSplit, gemv_f32_parts, rows_a_warp, split_gemv
+from lane_mlir.formats import Format
+
+ROUTER_COLUMNS = 8
+"""Experts of a block where the router is stored transposed, as in moe_router.cuh."""
+
+ROUTER_WARPS = 8
+"""Warps of a block where it is stored in rows, an expert each."""
+
+ROUTER_ROWS = 4
+"""Rows that a block routes at most: the last one to finish chooses for them, a warp a row."""
+
+MOST_CHOSEN = 32
+"""Experts that a row can choose, and groups they can be in: a lane each."""
+
+_WARP = 32
+
+
+def router_warps(experts: int, d: int, multiprocessors: int) -> int:
+    """Warps of a block where the router is stored transposed."""
+    return max(gemv_f32_parts(experts, d, multiprocessors), 1)
+
+
+def split_down(fmt: Format, d: int, k: int, *, words: int, multiprocessors: int) -> GemvSplit:
+    """
+    The split of the product of a row's hidden values, `k` of them in all its experts, by their down weights [d, …]: all
+    lanes of a warp share rows, whatever the experts' width, so that a shared expert's product can be split alike.
+    """
+    rows = rows_a_warp(fmt, d, k, 1)
+    split = split_gemv(fmt, d, k, 1, words=words, per_warp=rows, whole_blocks=False, multiprocessors=multiprocessors)
+    return replace(split, lanes=_WARP, rows=rows, tile=k)

@@ -1,0 +1,317 @@
+// The router of launch.moe: logits of every expert, and the choice.
+//
+//     logits = wr·x (+ rb);   scores = softmax(logits), sigmoid(logits) or logits;   by scores (+ sb), ties to the lower
+//     expert, the `used` best are chosen, of the `groups_used` best of `groups` equal runs of experts (a run's score is
+//     the sum of its two best);   weights are the chosen scores, or their softmax, divided by their sum (no less than
+//     2^-14) where `renormalize`, times `scale`
+//
+// A shared expert's gate [d] is one more column of wr; its weight, sigmoid(gate·x), follows those of the chosen ones.
+// Blocks over columns and rows write logits; the last one of some rows chooses for them, a warp a row.
+//
+// Limits: `used` and `groups` at most 32.
+#pragma once
+
+#include "gemv.cuh"
+
+namespace lane {
+
+enum class Scoring { SOFTMAX, SIGMOID, SOFTMAX_CHOSEN };
+
+constexpr float SMALLEST_SUM = 6.103515625e-05f;  // 2^-14
+
+struct RouterShape {
+  int d = 0;
+  int experts = 1;
+  int used = 1;
+  int rows = 1;
+  Scoring scoring = Scoring::SOFTMAX;
+  bool renormalize = false;
+  float scale = 1.f;
+  int groups = 1;
+  int groups_used = 1;
+  bool gated = false;    // a shared expert's gate is another column
+  int rows_a_block = 1;  // of x
+  int warps = 8;
+  int words = 0;         // int8 words in which a router in a block format takes x; 0: f32
+
+  LANE_CONSTANT int threads() const { return warps * WARP; }
+  LANE_CONSTANT int columns() const { return experts + gated; }
+  LANE_CONSTANT int chosen() const { return used + gated; }  // entries a row
+};
+
+// An expert and its weight in the mixture.
+struct Routed {
+  int expert;
+  float weight;
+};
+
+struct RouterOperands {
+  const u8* weight;
+  const float* bias;            // [experts]
+  const float* selection_bias;  // [experts]
+  const u8* gate;               // [d]
+  float* logits;                // [rows, columns]
+  Routed* chosen;               // [rows, used], then the shared expert's
+  u32* counter;                 // [blocks of rows], 0 between runs
+};
+
+// ---- The choice, by a warp: lane l has experts l, l + 32, …. ----
+
+// Larger where the value is; 0 is less than all.
+LANE_DEVICE u32 rank_of(float x) {
+  u32 bits = __float_as_uint(x + 0.f);
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// The largest rank of a warp, and the lowest index that has it.
+template <int N>
+LANE_DEVICE int best_of(const u32 (&rank)[N], u32& best) {
+  u32 mine = 0;
+#pragma unroll
+  for (int i = 0; i < N; i++) mine = max(mine, rank[i]);
+  best = warp_max(mine);
+  u32 index = ~0u;
+#pragma unroll
+  for (int i = N - 1; i >= 0; i--) {
+    if (rank[i] == best) index = i * WARP + threadIdx.x % WARP;
+  }
+  return static_cast<int>(~warp_max(~index));
+}
+
+// Closes the experts outside the best groups: their rank becomes that of -infinity.
+template <RouterShape S, int N>
+LANE_DEVICE void close_groups(const float (&selection)[N], u32 (&rank)[N]) {
+  constexpr int GROUP = S.experts / S.groups;
+  int lane = threadIdx.x % WARP;
+  u32 score[1] = {0};  // of group `lane`
+  for (int group = 0; group < S.groups; group++) {
+    u32 inside[N], first, second;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      int expert = i * WARP + lane;
+      inside[i] = expert < S.experts && expert / GROUP == group ? rank_of(selection[i]) : 0;
+    }
+    auto value = [&](u32 r) { return __uint_as_float(r >> 31 ? r ^ 0x80000000u : ~r); };
+    int at = best_of(inside, first);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      if (i * WARP + lane == at) inside[i] = 0;
+    }
+    best_of(inside, second);
+    float sum = GROUP > 1 ? value(second) + value(first) : value(first);
+    if (lane == group) score[0] = rank_of(sum);
+  }
+  u32 open = 0;
+  for (int i = 0; i < S.groups_used; i++) {
+    u32 best;
+    int group = best_of(score, best);
+    open |= 1u << group;
+    if (lane == group) score[0] = 0;
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    int expert = i * WARP + lane;
+    if (expert < S.experts && !(open >> (expert / GROUP) & 1)) rank[i] = 0x007fffffu;
+  }
+}
+
+// Chooses for a row of logits, by all lanes of a warp.
+template <RouterShape S>
+LANE_DEVICE void choose(const float* logits, const float* selection_bias, Routed* chosen) {
+  constexpr int N = ceil_div(S.experts, WARP);
+  static_assert(S.used <= WARP && S.groups <= WARP, "the chosen experts, and the groups, are a lane each");
+  int lane = threadIdx.x % WARP;
+  float score[N], selection[N];
+  u32 rank[N];
+#pragma unroll
+  for (int i = 0; i < N; i++) score[i] = i * WARP + lane < S.experts ? logits[i * WARP + lane] : 0.f;
+  if constexpr (S.scoring == Scoring::SOFTMAX) {
+    float largest = -3.402823466e38f, sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < N; i++) largest = i * WARP + lane < S.experts ? fmaxf(largest, score[i]) : largest;
+    largest = warp_max(largest);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      score[i] = i * WARP + lane < S.experts ? expf(score[i] - largest) : 0.f;
+      sum += score[i];
+    }
+    sum = warp_sum(sum);
+#pragma unroll
+    for (int i = 0; i < N; i++) score[i] /= sum;
+  } else if constexpr (S.scoring == Scoring::SIGMOID) {
+#pragma unroll
+    for (int i = 0; i < N; i++) score[i] = sigmoid(score[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    bool exists = i * WARP + lane < S.experts;
+    selection[i] = score[i];
+    if (selection_bias != nullptr && exists) selection[i] += load_constant(selection_bias + i * WARP + lane);
+    rank[i] = exists ? rank_of(selection[i]) : 0;
+  }
+  if constexpr (S.groups > 1) close_groups<S>(selection, rank);
+
+  int expert = 0;
+  float weight = 0.f;  // of the chosen expert `lane`
+#pragma unroll 1
+  for (int j = 0; j < S.used; j++) {
+    u32 best;
+    int at = best_of(rank, best);
+    float held = 0.f;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      if (i * WARP + lane != at) continue;
+      held = score[i];
+      rank[i] = 0;
+    }
+    held = __shfl_sync(ALL_LANES, held, at % WARP);
+    if (lane == j) expert = at, weight = held;
+  }
+  bool mine = lane < S.used;
+  if constexpr (S.scoring == Scoring::SOFTMAX_CHOSEN) {
+    float largest = warp_max(mine ? weight : -3.402823466e38f);
+    weight = mine ? expf(weight - largest) : 0.f;
+    weight /= warp_sum(weight);
+  }
+  if constexpr (S.renormalize) weight /= fmaxf(warp_sum(mine ? weight : 0.f), SMALLEST_SUM);
+  if (mine) chosen[lane] = {expert, weight * S.scale};
+  if (S.gated && lane == 0) chosen[S.used] = {0, sigmoid(logits[S.experts])};
+}
+
+// The last block of some rows to come here chooses for them.
+template <RouterShape S>
+LANE_DEVICE void choose_rows(const RouterOperands& o, int first) {
+  if (gridDim.x > 1 && !is_last_block(o.counter + blockIdx.y, gridDim.x)) return;
+  if (gridDim.x == 1) __syncthreads();
+  for (int i = threadIdx.x / WARP; i < S.rows_a_block && first + i < S.rows; i += S.warps) {
+    i64 row = first + i;
+    choose<S>(o.logits + row * S.columns(), o.selection_bias, o.chosen + row * S.chosen());
+  }
+}
+
+// ---- The logits. ----
+
+// By a router of plain values stored transposed, [d, experts]: a block takes 8 columns, 4 rows of the weight a warp.
+constexpr int ROUTER_COLUMNS = 8;
+
+template <RouterShape S>
+LANE_DEVICE void route_transposed(const float* x, const RouterOperands& o) {
+  constexpr int LANES = S.threads() / ROUTER_COLUMNS, STEPS = ceil_div(S.d, LANES), AHEAD = min_of(STEPS, 16);
+  __shared__ float partial[S.rows_a_block][S.warps][ROUTER_COLUMNS];
+  let_successor_start();
+  int lane = threadIdx.x / ROUTER_COLUMNS, place = threadIdx.x % ROUTER_COLUMNS;
+  int first = blockIdx.x * ROUTER_COLUMNS, column = min(first + place, S.columns() - 1), first_row = blockIdx.y * S.rows_a_block;
+  bool is_gate = S.gated && column == S.experts;
+  const float* weight = reinterpret_cast<const float*>(is_gate ? o.gate : o.weight) + (is_gate ? 0 : column);
+  i64 pitch = is_gate ? 1 : S.experts;
+  float ahead[AHEAD], sum[S.rows_a_block] = {};
+#pragma unroll
+  for (int i = 0; i < AHEAD; i++) {
+    int row = i * LANES + lane;
+    ahead[i] = row < S.d ? load_constant(weight + row * pitch) : 0.f;
+  }
+  wait_for_predecessor();
+  for (int step = 0; step < STEPS; step += AHEAD) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+      int at = (step + i) * LANES + lane, next = at + AHEAD * LANES;
+      float w = ahead[i];
+      if (STEPS > AHEAD) ahead[i] = next < S.d ? load_constant(weight + next * pitch) : 0.f;
+      if (at >= S.d) continue;
+#pragma unroll
+      for (int r = 0; r < S.rows_a_block; r++) {
+        if (first_row + r < S.rows) sum[r] = fmaf(w, x[static_cast<i64>(first_row + r) * S.d + at], sum[r]);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < S.rows_a_block; r++) {
+    sum[r] += __shfl_xor_sync(ALL_LANES, sum[r], 8);
+    sum[r] += __shfl_xor_sync(ALL_LANES, sum[r], 16);
+    if (threadIdx.x % WARP < ROUTER_COLUMNS) partial[r][threadIdx.x / WARP][place] = sum[r];
+  }
+  __syncthreads();
+  for (int at = threadIdx.x; at < S.rows_a_block * ROUTER_COLUMNS; at += S.threads()) {
+    int row = at / ROUTER_COLUMNS, to = first + at % ROUTER_COLUMNS;
+    if (to >= S.columns() || first_row + row >= S.rows) continue;
+    float total = o.bias != nullptr && to < S.experts ? load_constant(o.bias + to) : 0.f;
+    for (int warp = 0; warp < S.warps; warp++) total += partial[row][warp][at % ROUTER_COLUMNS];
+    o.logits[static_cast<i64>(first_row + row) * S.columns() + to] = total;
+  }
+  choose_rows<S>(o, first_row);
+}
+
+// A block of 32 of an activation from memory.
+LANE_DEVICE QuantizedBlock load_block(const i8* words, const float* scales, i64 block) {
+  const uint4* from = reinterpret_cast<const uint4*>(words) + 2 * block;
+  uint4 low = from[0], high = from[1];
+  QuantizedBlock x = {{static_cast<int>(low.x), static_cast<int>(low.y), static_cast<int>(low.z),
+                       static_cast<int>(low.w), static_cast<int>(high.x), static_cast<int>(high.y),
+                       static_cast<int>(high.z), static_cast<int>(high.w)},
+                      scales[block],
+                      0,
+                      0};
+  constexpr int ONES[4] = {0x01010101, 0x01010101, 0x01010101, 0x01010101};
+  x.low_sum = dot_half(x.q, ONES, 0);
+  x.high_sum = dot_half(x.q + 4, ONES, 0);
+  return x;
+}
+
+// By a router stored in rows, in a format: a warp takes a column.
+template <RouterShape S, typename F>
+LANE_DEVICE void route_rows(const GemvInput& x, const RouterOperands& o) {
+  constexpr int UNITS = S.d / F::UNIT, STEPS = ceil_div(UNITS, WARP), AHEAD = min_of(STEPS, 2);
+  static_assert(S.d % F::UNIT == 0, "a row is whole units");
+  let_successor_start();
+  int lane = threadIdx.x % WARP, column = blockIdx.x * S.warps + threadIdx.x / WARP, first_row = blockIdx.y * S.rows_a_block;
+  bool is_gate = S.gated && column == S.experts, exists = column < S.columns();
+  Planes<F> planes = planes_of<F, S.experts, S.d>(o.weight);
+  if (is_gate) planes = planes_of<F, 1, S.d>(o.gate);
+  i64 first = is_gate ? 0 : static_cast<i64>(min(column, S.experts - 1)) * UNITS;
+  auto load = [&](int step) {
+    int unit = step * WARP + lane;
+    typename F::Block block = {};
+    return exists && unit < UNITS ? F::load(planes, first + unit) : block;
+  };
+  typename F::Block ahead[AHEAD];
+#pragma unroll
+  for (int i = 0; i < AHEAD; i++) ahead[i] = load(i);
+  wait_for_predecessor();
+  float sum[S.rows_a_block] = {};
+#pragma unroll 1
+  for (int step = 0; step < STEPS; step++) {
+    auto unit = F::decode(ahead[0]);
+    if constexpr (AHEAD > 1) ahead[0] = ahead[1];
+    ahead[AHEAD - 1] = load(step + AHEAD);
+    int at = step * WARP + lane;
+    if (at >= UNITS) continue;
+#pragma unroll
+    for (int r = 0; r < S.rows_a_block; r++) {
+      i64 row = first_row + r;
+      if (row >= S.rows) continue;
+      if constexpr (S.words != 0) {
+#pragma unroll
+        for (int word = 0; word < S.words; word++) {
+          sum[r] += unit.dot(load_block(x.words, x.scales, (row * UNITS + at) * S.words + word));
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < F::UNIT / 4; i++) {
+          const float* v = x.values + row * S.d + at * F::UNIT + 4 * i;
+          float4 w = unit.quad(i);
+          sum[r] = fmaf(w.x, v[0], fmaf(w.y, v[1], fmaf(w.z, v[2], fmaf(w.w, v[3], sum[r]))));
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < S.rows_a_block; r++) {
+    float total = warp_sum(sum[r]);
+    if (lane != 0 || !exists || first_row + r >= S.rows) continue;
+    if (o.bias != nullptr && !is_gate) total += load_constant(o.bias + column);
+    o.logits[static_cast<i64>(first_row + r) * S.columns() + column] = total;
+  }
+  choose_rows<S>(o, first_row);
+}
+
+}  // namespace lane
