@@ -100,6 +100,25 @@ class TestIds:
         assert len(run(capsys, path, "--tokens", "1,2", "-n", "3", "--ids", *options).split(",")) == 3
 
 
+class TestSeveral:
+    def test_a_line_of_ids_for_each(self, model: str, capsys: pytest.CaptureFixture[str]):
+        others = "1,2,3", "7"
+        alone = [run(capsys, model, "--tokens", text, "-n", "6", "--ids") for text in others]
+        given = [word for text in (tokens(PROMPT), *others) for word in ("--tokens", text)]
+        out = run(capsys, model, *given, "-n", "6", "--ids")
+        assert out == "".join([f"{tokens(CONTINUATION[:6])}\n", *alone])
+
+    def test_texts_under_their_numbers(self, talking: str, capsys: pytest.CaptureFixture[str]):
+        alone = run(capsys, talking, "--prompt", "hg", "-n", "3")
+        out = run(capsys, talking, "--prompt", "abcdefgh", "--prompt", "hg", "--prompt", "abcdefgh", "-n", "8")
+        first, second, third = out.split("\n\n")
+        assert (first, third) == ("[1]\n😀xé", "[3]\n😀xé\n")
+        assert second.startswith(f"[2]\n{alone.rstrip()}")
+
+    def test_what_is_wrong_with_one(self, talking: str, capsys: pytest.CaptureFixture[str]):
+        assert refusal(capsys, 1, talking, "--prompt", "a", "--prompt", "").startswith("the prompt is empty")
+
+
 class TestText:
     def test_whole_characters_up_to_the_end(self, talking: str, capsys: pytest.CaptureFixture[str]):
         assert run(capsys, talking, "--prompt", "abcdefgh") == "😀xé\n"
@@ -206,7 +225,8 @@ USAGE: list[tuple[list[str], str]] = [
     (["--tokens", "1", "--prompt", "a"], "--prompt and --tokens exclude each other"),
     (["--tokens", "1", "--tokenize", "a"], "--tokenize and --tokens exclude each other"),
     (["--tokens", "1", "--ids", "--logits", "x"], "--ids and --logits exclude each other"),
-    (["--prompt", "a", "--prompt", "b"], "--prompt is given 2 times: several sequences are not supported yet"),
+    (["--prompt", "a"] * 17, "--prompt is given 17 times, at most 16 sequences run together"),
+    (["--tokens", "1"] * 2 + ["--logits", "x"], "--tokens is given 2 times, but --logits writes those of one text"),
     (["--tokens", "1,x"], "--tokens: 'x' is no token id, expected numbers such as 1,2,3"),
     (["--tokens", ""], "--tokens: '' is no token id"),
     (["--tokens", "1,-2"], "--tokens: '-2' is no token id"),

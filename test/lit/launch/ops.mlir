@@ -15,6 +15,8 @@ launch.schedule @ops target<h200, int8, cache = f16, state = bf16> arena 1048576
   %vc = launch.buffer "v.0" f16[32x64] zero #tg.arg<kv_cache, 0> plain
   // CHECK-NEXT: %ring = launch.buffer "ring" f32[4x64] zero #tg.arg<conv_ring, 0> plain
   %ring = launch.buffer "ring" f32[4x64] zero #tg.arg<conv_ring, 0> plain
+  // CHECK-NEXT: %kc1 = launch.buffer "k.1" f16[16x64] alias #tg.arg<kv_cache, 1> %kc + 1024
+  %kc1 = launch.buffer "k.1" f16[16x64] alias #tg.arg<kv_cache, 1> %kc + 1024
   // CHECK-NEXT: %ring2 = launch.buffer "ring2" f32[4x64] zero plain
   %ring2 = launch.buffer "ring2" f32[4x64] zero plain
   // CHECK-NEXT: %st = launch.buffer "state" bf16[128x64] zero #tg.arg<delta_state, 0> plain
