@@ -34,13 +34,16 @@ class Experts:
     """Makes mixtures of the same experts, with the same shared expert."""
 
     def __init__(self, s: Any, shared: bool = False):
-        self._s, self._moe, self._shared = s, None, None
+        self._s = s
+        self._moe: tg.MoeOp | None = None
+        self._shared: list[SSAValue] = []
         self._with_shared = shared
 
     def __call__(self, x: SSAValue, **how: Any) -> SSAValue:
         s = self._s
         if self._moe is None:
-            routed = s.moe(x, **how)
+            routed: SSAValue = s.moe(x, **how)
+            assert isinstance(routed.owner, tg.MoeOp)
             self._moe = routed.owner
         else:
             weights = (self._moe.router, self._moe.gate, self._moe.up, self._moe.down)
@@ -49,7 +52,7 @@ class Experts:
 
     def _expert(self, x: SSAValue) -> SSAValue:
         s = self._s
-        if self._shared is None:
+        if not self._shared:
             shapes = ((32, WIDTH), (32, WIDTH), (WIDTH, 32))
             self._shared = [s.constant(*shape, stored="q8_0") for shape in shapes]
         gate, up, down = self._shared
@@ -179,16 +182,33 @@ def test_rows_of_what_does_not_quantize_are_quantized_together(fuse: Fuse):
 
 
 def rotated(s: Any, heads: SSAValue) -> SSAValue:
-    return s.add_op(tg.RopeOp(heads, *s.tables(), s.pos, per_row=tg.shape_of(heads)[0], pairing=tg.Pairing.HALF))
+    cos, sin = s.tables()
+    return s.add_op(tg.RopeOp(heads, cos, sin, s.pos, per_row=tg.shape_of(heads)[0], pairing=tg.Pairing.HALF))
+
+
+def row_written(s: Any, x: SSAValue) -> None:
+    s.set_row(s.view(x, 1, WIDTH, WIDTH), s.cache(WIDTH, "k"))
+
+
+def slice_normed(s: Any, x: SSAValue) -> SSAValue:
+    return s.norm(s.view(s.slice(x, 32, 0, 16), 2, 16, 32))
+
+
+def heads_rotated(s: Any, x: SSAValue) -> SSAValue:
+    return rotated(s, s.heads(s.view(s.matmul(x), 1, WIDTH, 0)))
+
+
+def rows_joined(s: Any, x: SSAValue) -> SSAValue:
+    return s.join(s.view(s.norm(x), 1, WIDTH, 0), s.norm(s.view(x, 1, WIDTH, 0)))
 
 
 @pytest.mark.parametrize(
     ("rule", "build"),
     [
-        ("row_write", lambda s, x: s.set_row(s.view(x, 1, WIDTH, WIDTH), s.cache(WIDTH, "k"))),
-        ("slice_read", lambda s, x: s.norm(s.view(s.slice(x, 32, 0, 16), 2, 16, 32))),
-        ("qkv_head_epilogue", lambda s, x: rotated(s, s.heads(s.view(s.matmul(x), 1, WIDTH, 0)))),
-        ("join_in_place", lambda s, x: s.join(s.view(s.norm(x), 1, WIDTH, 0), s.norm(s.view(x, 1, WIDTH, 0)))),
+        ("row_write", row_written),
+        ("slice_read", slice_normed),
+        ("qkv_head_epilogue", heads_rotated),
+        ("join_in_place", rows_joined),
     ],
 )
 def test_rows_of_a_result_are_computed_as_a_whole(lift: Any, rewrite: Any, rule: str, build: Any):
