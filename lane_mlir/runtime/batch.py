@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lane_mlir.runtime.device import LOGITS, NEXT_ID, Program
+from lane_mlir.runtime.device import LOGITS, NEXT_ID, Program, SelfContinuing
 from lane_mlir.text import Sampler
 
 
@@ -54,6 +54,14 @@ def decode_together(
     decode.set_tokens(np.array(last, np.int32))
     for sequence, position in enumerate(at):
         decode.set_position(position, sequence)
+    if samplers is None and isinstance(decode, SelfContinuing):
+        # Until the first context is full, none of them needs the host.
+        together = min(remaining)
+        yield from decode.continued(together)
+        remaining = [left - together for left in remaining]
+        at = [(position + together) % context for position in at]
+        for sequence, position in enumerate(at):
+            decode.set_position(position, sequence)
     while any(remaining):
         # Without a sampler the device goes on by itself.
         if samplers is not None:

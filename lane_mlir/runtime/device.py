@@ -58,10 +58,10 @@ class Program(Protocol):
 class SelfContinuing(Protocol):
     """A program that goes on by itself, without the host between two tokens."""
 
-    def continued(self, count: int) -> Iterator[int]:
+    def continued(self, count: int) -> Iterator[Sequence[int]]:
         """
-        The next `count` tokens, each the likeliest, from where token and position stand; fewer if the context ends. Who
-        stops early leaves token and position at some step after that.
+        The tokens of the next `count` steps, each the likeliest of each sequence, from where token and position stand;
+        fewer if a context ends. Who stops early leaves token and position at some step after that.
         """
         ...
 

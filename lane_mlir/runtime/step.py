@@ -309,7 +309,7 @@ class Step:
         decode.set_tokens(np.array([token], np.int32))
         decode.set_position(self._position)
         if sampler is None and isinstance(decode, SelfContinuing):
-            made = decode.continued(self.context - self._position)
+            made = (token for (token,) in decode.continued(self.context - self._position))
         else:
             made = _one_by_one(decode, token, sampler)
         while self._position < self.context:

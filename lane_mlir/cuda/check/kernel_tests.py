@@ -28,7 +28,7 @@ from lane_mlir.cuda.runtime.errors import DriverError
 from lane_mlir.cuda.runtime.faults import fault
 from lane_mlir.cuda.runtime.gpu import Gpu, Slab
 from lane_mlir.cuda.runtime.probe import SlowPredecessor
-from lane_mlir.cuda.runtime.program import Bound, bind, unit_source
+from lane_mlir.cuda.runtime.program import BoundKernel, bind, unit_source
 from lane_mlir.dialects.launch import BufferOp, LaunchOp, NormOp, ScheduleOp, Touch, buffer_of
 
 TASK = "kernels"
@@ -105,7 +105,7 @@ class CardRunner:
     def _results(
         self,
         schedule: ScheduleOp,
-        launches: Sequence[Bound],
+        launches: Sequence[BoundKernel],
         mirrors: Sequence[Mirror],
         slab: Slab,
         before: Sequence[NDArray[Any]],

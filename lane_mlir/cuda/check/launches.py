@@ -23,7 +23,7 @@ from lane_mlir.cuda.runtime.errors import DriverError
 from lane_mlir.cuda.runtime.faults import fault
 from lane_mlir.cuda.runtime.gpu import Bytes, HostArray
 from lane_mlir.cuda.runtime.probe import SlowPredecessor
-from lane_mlir.cuda.runtime.program import Bound, CudaProgram
+from lane_mlir.cuda.runtime.program import BoundKernel, CudaProgram
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import BufferOp, DType, Fill, LaunchOp, MoeOp, Touch, buffer_of
 from lane_mlir.dialects.tg import ArgumentKind, Numerics, TargetAttr
@@ -46,7 +46,7 @@ class LaunchCheck:
         self._cpu = CpuProgram(program.schedule, memory)
         target = program.schedule.target
         self._numerics: Numerics = (target if target is not None else TargetAttr()).numerics.data
-        self._kernels: Mapping[LaunchOp, list[Bound]] = {
+        self._kernels: Mapping[LaunchOp, list[BoundKernel]] = {
             launch: list(bound) for launch, bound in groupby(program.launches, key=lambda bound: bound.use.launch)
         }
         self._scratch = program.placement.regions
@@ -92,7 +92,8 @@ class LaunchCheck:
         for op, array in cpu.arguments:
             kind = op.role.kind.data if op.role is not None else None
             if kind is ArgumentKind.TOKEN:
-                array[:] = rng.integers(limits.vocabulary.get(op, 1), size=array.size)
+                tokens = limits.vocabulary.get(op.holder(Touch.PLAIN)[0], 1)
+                array[:] = rng.integers(tokens, size=array.size)
             elif kind is ArgumentKind.POSITION:
                 array[:] = position
             else:

@@ -14,7 +14,7 @@ from lane_mlir.cuda.runtime.gpu import Event, Gpu, Graph, KernelLaunch, Signatur
 from lane_mlir.cuda.runtime.options import Options
 
 _SYMBOL = "record_tokens"
-_PARAMETERS = ("const int*", "int", "int*", "u32*")
+_PARAMETERS = ("const int* const*", "int", "int*", "u32*")
 _WARP = 32
 
 
@@ -22,7 +22,7 @@ def print_record(capacity: int) -> str:
     """The unit with the kernel that keeps the tokens of a step."""
     return (
         '// Keeps the tokens of each step.\n\n#include "record.cuh"\n\nusing namespace lane;\n\n'
-        'extern "C" __global__ void record_tokens(const int* ids, int count, int* ring, u32* steps) {\n'
+        'extern "C" __global__ void record_tokens(const int* const* ids, int count, int* ring, u32* steps) {\n'
         f"  record<{capacity}>(ids, count, ring, steps);\n}}\n"
     )
 
@@ -44,26 +44,29 @@ class RunAhead:
     Runs steps in graphs of several, each followed by a copy of the ring on another stream, so that no step waits for a
     copy, nor for the host.
 
-    `launches` are those of a step that moves token and position on; `ids`, of `count` whole numbers, what it chose.
+    `launches` are those of a step that moves its tokens and positions on; `ids` where it puts what it chose, an
+    address for each of its sequences.
     """
 
-    def __init__(self, gpu: Gpu, launches: Sequence[KernelLaunch], ids: int, count: int, options: Options):
+    def __init__(self, gpu: Gpu, launches: Sequence[KernelLaunch], ids: Sequence[int], options: Options):
         self._gpu, self._step, self._options = gpu, list(launches), options
         # A ring that is not written over while the batches before are read.
-        self._capacity = options.steps * (options.ahead + 1)
+        self._capacity, count = options.steps * (options.ahead + 1), len(ids)
         memory = Slab()
-        ring, steps = memory.reserve(4 * self._capacity * count), memory.reserve(4)
+        places = [memory.reserve(size) for size in (8 * count, 4 * self._capacity * count, 4)]
         memory.allocate(gpu)
-        self._memory, self._ring, self._steps = memory, memory.address + ring, memory.address + steps
-        self._step.append(self._record(ids, count))
+        self._memory = memory
+        table, self._ring, self._steps = (memory.address + at for at in places)
+        gpu.compute.upload(table, np.array(ids, np.int64))
+        self._step.append(self._record(table, count))
         self._graphs: dict[int, Graph] = {}
         self._batches = [self._batch(count) for _ in range(options.ahead)]
 
-    def _record(self, ids: int, count: int) -> KernelLaunch:
+    def _record(self, table: int, count: int) -> KernelLaunch:
         source = Source("record.cu", print_record(self._capacity), {_SYMBOL: Signature(_PARAMETERS)})
         kernel = self._gpu.load(source)[_SYMBOL]
         threads = -(-count // _WARP) * _WARP
-        arguments = (ids, np.int32(count), self._ring, self._steps)
+        arguments = (table, np.int32(count), self._ring, self._steps)
         pdl = self._options.pdl and self._gpu.chip.programmatic_launch
         return KernelLaunch(kernel, (1, 1, 1), threads, arguments, pdl=pdl)
 
@@ -77,8 +80,8 @@ class RunAhead:
             self._graphs[steps] = self._gpu.capture(self._step * steps)
         return self._graphs[steps]
 
-    def run(self, count: int, queued: Callable[[int], object]) -> Iterator[int]:
-        """The tokens of `count` steps, the first of each step; `queued(n)` is called when n more steps are queued."""
+    def run(self, count: int, queued: Callable[[int], object]) -> Iterator[list[int]]:
+        """The tokens of `count` steps, step by step; `queued(n)` is called when n more steps are queued."""
         self._gpu.compute.fill(self._steps, 4, 0)
         started = 0
         waiting, free = deque[Batch](), deque(self._batches)
@@ -92,7 +95,7 @@ class RunAhead:
             batch = waiting.popleft()
             batch.copied.sync()
             rows = [(batch.first + step) % self._capacity for step in range(batch.count)]
-            tokens = [int(batch.tokens[row, 0]) for row in rows]
+            tokens: list[list[int]] = batch.tokens[rows].tolist()
             free.append(batch)
             yield from tokens
 

@@ -50,12 +50,13 @@ def _argument(argument: object, address: object) -> str:
 
 @dataclass
 class Ran:
-    """Something done to a program: tokens or a position set, or steps run."""
+    """Something done to a program: a sequence selected, tokens or a position set, or steps run."""
 
     program: int
     tokens: Sequence[int] | None = None
     position: int | None = None
     sequence: int = 0
+    selected: int | None = None
     steps: int = 0
 
 

@@ -45,8 +45,8 @@ class Limits:
 
 
 def parameters(schedule: ScheduleOp, kind: ArgumentKind) -> list[BufferOp]:
-    """The parameters of a kind, in the order of their sequences."""
-    roles = ((op, op.role) for op in schedule.buffers())
+    """The arguments of a step of a kind, in the order of their sequences."""
+    roles = ((op, op.role) for op in schedule.buffers() if op.is_argument)
     found = [(role.sequence.data, op) for op, role in roles if role is not None and role.kind.data is kind]
     return [op for _, op in sorted(found, key=lambda entry: entry[0])]
 

@@ -8,7 +8,7 @@ from lane_mlir.cuda.layout import QuantizedForm
 from lane_mlir.cuda.printer import BufferArgument, Form, ScratchArgument, Unit
 from lane_mlir.cuda.printer.kernel import Argument
 from lane_mlir.cuda.runtime.gpu import Gpu, Slab
-from lane_mlir.cuda.runtime.state import State
+from lane_mlir.cuda.runtime.state import State, sequence_of
 from lane_mlir.cuda.runtime.weights import Weight, Weights, weight_of
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import BufferOp, Fill, LaunchOp, ScheduleOp, Touch, buffer_of
@@ -39,11 +39,12 @@ class Placement:
         self._forms: dict[BufferOp, int] = {}
         self._scratch_sizes: dict[LaunchOp, dict[str, ScratchArgument]] = {}
         self._scratch_offsets: dict[tuple[LaunchOp, str], int] = {}
-        arguments = [(use.launch, argument) for use in unit.uses for argument in use.arguments]
-        needed = [self._reserve(launch, argument) for launch, argument in arguments]
+        needed = [self._reserve(use.launch, argument) for use in unit.uses for argument in use.arguments]
         self._reserve_scratch()
         self.arrival = weights.expect(weight for weight in needed if weight is not None)
-        self.new_state = state.expect(op for op in schedule.buffers() if op.fill.data in (Fill.PARAM, Fill.ZERO))
+        arguments = [op for op in schedule.buffers() if op.is_argument]
+        sequences = 1 + max((sequence_of(op) for op in arguments), default=0)
+        self.new_state = state.expect(arguments, sequences)
 
     def _reserve(self, launch: LaunchOp, argument: Argument) -> Weight | None:
         """Room for what an argument points to; the weight, if it is one."""
@@ -92,25 +93,25 @@ class Placement:
 
     # Once everything is allocated and loaded.
 
-    def address(self, launch: LaunchOp, argument: Argument) -> int:
-        """What a kernel of a launch gets as an argument."""
+    def address(self, launch: LaunchOp, argument: Argument, sequence: int = 0) -> int:
+        """What a kernel of a launch gets as an argument, when the step runs from a sequence of the state on."""
         match argument:
             case ScratchArgument():
                 slab = self._counters if argument.zeroed else self._scratch
                 return slab.address + self._scratch_offsets[launch, argument.name]
             case BufferArgument(form=Form.PLAIN):
-                return self._plain(buffer_of(argument.value), argument.c_type)
+                return self._plain(buffer_of(argument.value), argument.c_type, sequence)
             case BufferArgument():
                 form, address, start = self.quantized(buffer_of(argument.value))
                 is_words = argument.form is Form.WORDS
                 return address + (form.words_at(start) if is_words else form.scales_at(start))
 
-    def plain(self, buffer: BufferOp) -> int:
+    def plain(self, buffer: BufferOp, sequence: int = 0) -> int:
         """The first element of a buffer that is no constant."""
         held, start, _ = buffer.holder(Touch.PLAIN)
         offset = start * held.dtype.data.bytes
         if held.fill.data in (Fill.PARAM, Fill.ZERO):
-            return self._state.address(held) + offset
+            return self._state.address(held, sequence) + offset
         return self._arena.address + self._place(held, Touch.PLAIN) + offset
 
     def quantized(self, buffer: BufferOp) -> tuple[QuantizedForm, int, int]:
@@ -129,9 +130,9 @@ class Placement:
         """First byte and size of the scratch that is zero between two launches."""
         return self._counters.address, self._counters.size
 
-    def _plain(self, buffer: BufferOp, c_type: str) -> int:
+    def _plain(self, buffer: BufferOp, c_type: str, sequence: int) -> int:
         if buffer.holder(Touch.PLAIN)[0].fill.data is not Fill.CONSTANT:
-            return self.plain(buffer)
+            return self.plain(buffer, sequence)
         weight, offset = weight_of(buffer, c_type)
         return self._weights.address(weight) + offset
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,20 +19,22 @@ from lane_mlir.cuda.runtime.faults import Ran, fault
 from lane_mlir.cuda.runtime.gpu import Graph, KernelHandle, KernelLaunch, Signature, Source
 from lane_mlir.cuda.runtime.limits import Limits, parameters
 from lane_mlir.cuda.runtime.placement import Placement
+from lane_mlir.cuda.runtime.state import sequence_of
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.launch import ArgMaxOp, BufferOp, DType, LaunchOp, ScheduleOp, Touch, buffer_of
+from lane_mlir.dialects.launch import ArgMaxOp, BufferOp, LaunchOp, ScheduleOp, Touch, buffer_of
 from lane_mlir.dialects.tg import ArgumentKind
 from lane_mlir.eval import Indices
+from lane_mlir.runtime.device import NEXT_ID
 
 if TYPE_CHECKING:
     from lane_mlir.cuda.runtime.device import CudaDevice
 
-NEXT_ID = 1
-"""The output that is the arg-max."""
+SMALL = 4096
+"""Bytes of an output up to which it is copied along with another that is asked for."""
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundKernel:
     """A kernel of the unit with the buffers of one launch, ready to be launched."""
 
     use: Use
@@ -52,10 +55,10 @@ def bind(
     address: Callable[[LaunchOp, Argument], int],
     *,
     pdl: bool = True,
-) -> list[Bound]:
+) -> list[BoundKernel]:
     """Every kernel launch of a unit, in order; `address(launch, argument)` says where each argument is."""
     return [
-        Bound(
+        BoundKernel(
             use,
             KernelLaunch(
                 kernels[use.symbol],
@@ -71,29 +74,64 @@ def bind(
     ]
 
 
+@dataclass
+class Bound:
+    """A step with the state of some sequences: its kernel launches, and the graphs of them that were needed."""
+
+    launches: Sequence[BoundKernel]
+    graph: Graph | None = None
+    ahead: RunAhead | None = None
+
+
 class CudaProgram:
     """
-    One step, on a GPU: as `lane_mlir.runtime.Program` describes, and `continued` besides.
+    One step, on a GPU: as `lane_mlir.runtime.Program` describes, and `select` and `continued` besides.
 
-    State, token and position lie in the device's state, where the other programs of the model find them.
+    State, token and position lie in the device's state, where the other programs of the model find them: those of its
+    first sequences, until `select` says otherwise.
     """
 
     def __init__(self, device: CudaDevice, schedule: ScheduleOp, unit: Unit, placement: Placement, ordinal: int):
         self.schedule, self.unit, self.placement = schedule, unit, placement
         self.gpu, self.options = device.gpu, device.options
         self.limits = Limits.of(schedule)
-        pdl = self.options.pdl and self.gpu.chip.programmatic_launch
-        kernels = self.gpu.load(unit_source(unit, f"{schedule.sym_name.data}.cu"))
-        self.launches: Sequence[Bound] = bind(unit, kernels, placement.address, pdl=pdl)
-        """The kernel launches of a step, in order."""
+        self._kernels = self.gpu.load(unit_source(unit, f"{schedule.sym_name.data}.cu"))
         self._state, self._reporting = device.state, device.reporting
         self._history, self._ordinal = device.history, ordinal
         self._tokens = parameters(schedule, ArgumentKind.TOKEN)
         self._positions = parameters(schedule, ArgumentKind.POSITION)
         self._advanced = list(_advanced(schedule))
-        self._graph: Graph | None = None
-        self._ahead: RunAhead | None = None
-        self._outputs: dict[int, NDArray[Any]] = {}
+        self._sequence = 0
+        self._bound: dict[int, Bound] = {}
+        self._moves = self._state.moves
+        self._fetched: set[int] = set()
+
+    def select(self, sequence: int) -> None:
+        """Run from now on for a sequence of the state (and, if the step has several, those after it)."""
+        if sequence < 0:
+            raise LaneError(f"sequence {sequence} is selected, expected at least 0")
+        arguments = [op for op in self.schedule.buffers() if op.is_argument]
+        self._state.reserve(sequence + 1 + max(map(sequence_of, arguments), default=0))
+        self._sequence = sequence
+        self._fetched.clear()
+        self._history.add(Ran(self._ordinal, selected=sequence))
+
+    @property
+    def bound(self) -> Bound:
+        """The step for the selected sequence: made once, and again when all state has moved."""
+        if self._moves != self._state.moves:
+            self._bound.clear()
+            self._moves = self._state.moves
+        if self._sequence not in self._bound:
+            address = partial(self.placement.address, sequence=self._sequence)
+            pdl = self.options.pdl and self.gpu.chip.programmatic_launch
+            self._bound[self._sequence] = Bound(bind(self.unit, self._kernels, address, pdl=pdl))
+        return self._bound[self._sequence]
+
+    @property
+    def launches(self) -> Sequence[BoundKernel]:
+        """The kernel launches of a step, in order."""
+        return self.bound.launches
 
     # What goes in.
 
@@ -116,7 +154,7 @@ class CudaProgram:
         self._history.add(Ran(self._ordinal, tokens=given.tolist()))
 
     def _check_tokens(self, op: BufferOp, tokens: NDArray[Any]) -> None:
-        vocabulary = self.limits.vocabulary.get(op)
+        vocabulary = self.limits.vocabulary.get(op.holder(Touch.PLAIN)[0])
         if vocabulary is None:
             return
         wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
@@ -133,7 +171,7 @@ class CudaProgram:
         """
         op, index = self._position_of(sequence)
         self.limits.check_position(position)
-        numbers = self._state.numbers(op).copy()
+        numbers = self._numbers(op).copy()
         numbers[index] = position
         self._put(op, numbers)
         self._history.add(Ran(self._ordinal, position=position, sequence=sequence))
@@ -142,7 +180,7 @@ class CudaProgram:
     def position(self) -> int:
         """The position of the next run, in the first sequence."""
         op, index = self._position_of(0)
-        return self._state.numbers(op).item(index)
+        return self._numbers(op).item(index)
 
     def _position_of(self, sequence: int) -> tuple[BufferOp, int]:
         """Where the position of a sequence is: of several sequences, an array may hold each one's, or all."""
@@ -153,10 +191,13 @@ class CudaProgram:
             rest -= op.length
         raise LaneError(f"the step has no position of sequence {sequence}")
 
+    def _numbers(self, op: BufferOp) -> Indices:
+        return self._state.numbers(op, self._sequence)
+
     def _put(self, op: BufferOp, numbers: Indices) -> None:
-        self._state.numbers(op)[:] = numbers
+        self._numbers(op)[:] = numbers
         with self._reporting():
-            self.gpu.compute.upload(self._state.address(op), numbers)
+            self.gpu.compute.upload(self.placement.plain(op, self._sequence), numbers)
 
     # Running.
 
@@ -181,9 +222,10 @@ class CudaProgram:
     @property
     def graph(self) -> Graph:
         """The step as a graph, made when it is first needed."""
-        if self._graph is None:
-            self._graph = self.graph_of(1)
-        return self._graph
+        bound = self.bound
+        if bound.graph is None:
+            bound.graph = self.graph_of(1)
+        return bound.graph
 
     def graph_of(self, steps: int) -> Graph:
         """A graph of its own for a number of steps, each as the one before left token and position."""
@@ -206,32 +248,35 @@ class CudaProgram:
                     raise
                 raise fault(self.schedule, bound.use, bound.launch, error) from error
 
-    def continued(self, count: int) -> Iterator[int]:
+    def continued(self, count: int) -> Iterator[Sequence[int]]:
         """
-        The next `count` tokens, each the likeliest, from where token and position stand; fewer if the context ends.
+        The tokens of the next `count` steps, each the likeliest of each sequence, from where token and position stand;
+        fewer if a context ends.
 
         Steps run ahead of who takes the tokens, without waiting for the host; when that one stops before the end, token
         and position have moved on by a few steps more.
 
         Raises: LaneError for a step that does not move on by itself.
         """
-        if not self._advanced or self.limits.rows > 1 or len(self._positions) > 1:
-            raise LaneError(f"the step @{self.schedule.sym_name.data} does not continue one sequence by itself")
-        room = self.limits.room(self.position)
-        return self._continued(count if room is None else min(count, room))
+        if not self._advanced:
+            raise LaneError(f"the step @{self.schedule.sym_name.data} does not move token and position on by itself")
+        rooms = (self.limits.room(int(position)) for op in self._positions for position in self._numbers(op))
+        return self._continued(min([count, *(room for room in rooms if room is not None)]))
 
-    def _continued(self, count: int) -> Iterator[int]:
+    def _continued(self, count: int) -> Iterator[Sequence[int]]:
+        ids = range(NEXT_ID, len(self.schedule.outputs()))
         if self.options.checked or not self.options.graphs:
             for _ in range(count):
                 self.run()
-                yield int(self.output(NEXT_ID).item(-1))
+                yield [int(self.output(index).item()) for index in ids]
             return
-        if self._ahead is None:
-            ids = buffer_of(self.schedule.outputs()[NEXT_ID])
-            launches = [bound.launch for bound in self.launches]
-            self._ahead = RunAhead(self.gpu, launches, self.placement.plain(ids), ids.length, self.options)
+        step = self.bound
+        if step.ahead is None:
+            buffers = (buffer_of(self.schedule.outputs()[index]) for index in ids)
+            addresses = [self.placement.plain(buffer, self._sequence) for buffer in buffers]
+            step.ahead = RunAhead(self.gpu, [bound.launch for bound in step.launches], addresses, self.options)
         with self._reporting():
-            yield from self._ahead.run(count, self._queued)
+            yield from step.ahead.run(count, self._queued)
 
     def _queued(self, steps: int) -> None:
         self._history.add(Ran(self._ordinal, steps=steps))
@@ -239,39 +284,50 @@ class CudaProgram:
 
     def _check_positions(self) -> None:
         for op in self._positions:
-            for position in self._state.numbers(op):
+            for position in self._numbers(op):
                 self.limits.check_position(int(position))
 
     def _advance(self, steps: int) -> None:
-        """What the device does with positions when steps run."""
-        for op, index in self._advanced:
-            self._state.numbers(op)[index] += steps
+        """What the device does with positions when steps run; what outputs were is gone."""
+        self._fetched.clear()
+        for op in self._advanced:
+            numbers = self._numbers(op)
+            numbers += steps
 
     # What comes out.
 
     def output(self, index: int) -> NDArray[Any]:
         """
-        An output of the last run, in its shape, in an array that the next call for it writes again.
+        An output of the last run, in its shape, in an array that the next call after a run writes again.
 
         Raises: KernelFault if the run failed.
         """
-        buffer = buffer_of(self.schedule.outputs()[index])
-        if index not in self._outputs:
+        if index not in self._fetched:
+            small = [i for i, array in enumerate(self._arrays) if array.nbytes <= SMALL and i not in self._fetched]
+            wanted = dict.fromkeys([index, *small])
+            with self._reporting():
+                for i in wanted:
+                    buffer = buffer_of(self.schedule.outputs()[i])
+                    self.gpu.compute.download(self._arrays[i], self.placement.plain(buffer, self._sequence))
+                self.gpu.compute.sync()
+            self._fetched.update(wanted)
+        return self._arrays[index]
+
+    @cached_property
+    def _arrays(self) -> Sequence[NDArray[Any]]:
+        """Where outputs are on the host."""
+        found: list[NDArray[Any]] = []
+        for buffer in map(buffer_of, self.schedule.outputs()):
             dtype = np.dtype(DTYPES[buffer.dtype.data])
             memory = self.gpu.pinned(buffer.length * dtype.itemsize)
-            self._outputs[index] = memory.view(dtype).reshape(buffer.shape.data)
-        array = self._outputs[index]
-        with self._reporting():
-            self.gpu.compute.download(array, self.placement.plain(buffer))
-            self.gpu.compute.sync()
-        return array
+            found.append(memory.view(dtype).reshape(buffer.shape.data))
+        return found
 
 
-def _advanced(schedule: ScheduleOp) -> Iterator[tuple[BufferOp, int]]:
-    """The positions that a run moves on: the arrays that hold them, and the place of each there."""
+def _advanced(schedule: ScheduleOp) -> Iterator[BufferOp]:
+    """The positions that a run moves on."""
     for launch in schedule.launches():
         for part in launch.parts():
             if isinstance(part, ArgMaxOp) and (advance := part.advance) is not None:
-                held, start, stop = buffer_of(advance[1]).holder(Touch.PLAIN)
-                assert held.dtype.data is DType.I32
-                yield from ((held, index) for index in range(start, stop))
+                buffer = buffer_of(advance[1])
+                yield from buffer.parts() or [buffer]

@@ -26,6 +26,8 @@ def replay(record: Mapping[str, Any]) -> None:
     programs = [device.compile(parsed(text)) for text in record["schedules"]]
     for ran in (Ran(**entry) for entry in record["history"]):
         program = programs[ran.program]
+        if ran.selected is not None:
+            program.select(ran.selected)
         if ran.tokens is not None:
             program.set_tokens(np.array(ran.tokens, np.int32))
         if ran.position is not None:

@@ -179,7 +179,7 @@ def _runner(library: ctypes.CDLL, symbol: str) -> Callable[[KernelLaunch], None]
     return launch
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def new_gpu(emulator: Any) -> Callable[..., HostGpu]:
     def make(**fields: Any) -> HostGpu:
         return HostGpu(emulator, **fields)
