@@ -163,12 +163,13 @@ struct WeightRows {
     for (int step = 0; step < S.depth; step++) load(step, step);
   }
 
+  LANE_DEVICE void load_row(int step, int slot, int j) {
+    ahead[slot][j] = {};
+    if (step < STEPS && inside(step)) ahead[slot][j] = F::load(planes, first[j] + step * S.lanes + lane());
+  }
   LANE_DEVICE void load(int step, int slot) {
 #pragma unroll
-    for (int j = 0; j < S.rows; j++) {
-      ahead[slot][j] = {};
-      if (step < STEPS && inside(step)) ahead[slot][j] = F::load(planes, first[j] + step * S.lanes + lane());
-    }
+    for (int j = 0; j < S.rows; j++) load_row(step, slot, j);
   }
 
   // Makes the units of a step ready, and loads those that come `depth` steps later in their place.
@@ -176,6 +177,17 @@ struct WeightRows {
 #pragma unroll
     for (int j = 0; j < S.rows; j++) unit[j] = F::decode(ahead[slot][j]);
     if (S.depth < STEPS) load(step + S.depth, slot);
+  }
+
+  // The same for one block of one row of the activation, unit by unit, which takes fewer registers.
+  LANE_DEVICE void take_and_multiply(int step, int slot, const QuantizedBlock* x) {
+#pragma unroll
+    for (int j = 0; j < S.rows; j++) {
+      Unit now = F::decode(ahead[slot][j]);
+      if (S.depth < STEPS) load_row(step + S.depth, slot, j);
+#pragma unroll
+      for (int word = 0; word < S.words; word++) sum[j] += now.dot(x[word]);
+    }
   }
 
   LANE_DEVICE void multiply(int row, const QuantizedBlock& x) {
@@ -211,9 +223,18 @@ LANE_DEVICE void multiply_rows(const GemvInputOf<X>& x, Weights&... weights) {
     for (int slot = 0; slot < S.depth; slot++) {
       int now = step + slot;
       if (STEPS % S.depth != 0 && now >= STEPS) break;
+      int unit = (now % TILE_STEPS) * S.lanes + WeightRows<F, S>::lane();
+      if constexpr (S.words != 0 && S.m == 1) {
+        // Past the end of a row the units are 0; the activation is that of the last.
+        int last = (S.k - (now - now % TILE_STEPS) * S.lanes * UNIT) / UNIT - 1;
+        QuantizedBlock blocks[S.words];
+#pragma unroll
+        for (int word = 0; word < S.words; word++) blocks[word] = Shared::block(0, word, min(unit, last));
+        (weights.take_and_multiply(now, slot, blocks), ...);
+        continue;
+      }
       (weights.take(now, slot), ...);
       if (!WeightRows<F, S>::inside(now)) continue;
-      int unit = (now % TILE_STEPS) * S.lanes + WeightRows<F, S>::lane();
       if constexpr (S.words != 0) {
 #pragma unroll
         for (int row = 0; row < S.m; row++) {
