@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import io
 import os
 import secrets
 import shutil
@@ -25,6 +26,10 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 + SIGINT."""
 PIPE_CLOSED = 141
 """Exit status when the reader of our output has gone: 128 + SIGPIPE."""
+
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What the system says when it cannot take what is written."""
 
 
 class LaneError(Exception):
@@ -105,11 +110,20 @@ def atomic_write(path: str | Path, mode: Literal["w", "wb"] = "w") -> Generator[
 
     Raises: LaneError if the file cannot be written.
     """
+    if not os.fspath(path):
+        raise LaneError("cannot write a file whose name is empty")
     target = Path(os.path.realpath(path))
     encoding = "utf-8" if mode == "w" else None
     if target.exists() and not target.is_file() and not target.is_dir():
-        with open(target, mode, encoding=encoding) as device:
-            yield device
+        try:
+            with open(target, mode, encoding=encoding) as device:
+                yield device
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if error.filename in (None, str(target)):
+                raise LaneError(f"cannot write {path}: {reason(error)}") from error
+            raise
         return
     part = target.with_name(f".lane-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
@@ -141,6 +155,7 @@ def run_tool(tool: str, body: Callable[[], int | None]) -> int:
 
     Example: `def main(argv=None): return run_tool("lane-run", lambda: generate(parse_arguments(argv)))`.
     """
+    _open_closed_streams()
     try:
         status = body() or 0
         sys.stdout.flush()
@@ -161,6 +176,9 @@ def run_tool(tool: str, body: Callable[[], int | None]) -> int:
             tool,
         )
     except OSError as error:
+        if error.filename is None and (error.errno in _UNWRITABLE or isinstance(error, io.UnsupportedOperation)):
+            _discard_output()
+            return _report(LaneError(f"cannot write the standard output: {reason(error)}"), tool)
         named = f"{error.filename}: " if error.filename is not None else ""
         return _report(LaneError(f"{named}{reason(error)}"), tool)
 
@@ -171,6 +189,16 @@ def _report(error: LaneError, tool: str) -> int:
         sys.stdout.flush()
     print(error.report(tool), file=sys.stderr)
     return error.status
+
+
+def _open_closed_streams() -> None:
+    """
+    Give streams that were closed when the command began (`>&-`), for which Python has None, something to be: an empty
+    input, an output that refuses whatever is written, and nothing for messages.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
 
 
 def _discard_output() -> None:

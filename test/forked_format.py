@@ -34,7 +34,16 @@ import lit.TestRunner
 
 SECONDS = 120
 """A command that runs longer is killed, and its test fails."""
-PRELOADED = ("lane_mlir.dialects.tg", "lane_mlir.dialects.launch", "lane_mlir.passes.fuse", "lane_mlir.passes.link")
+PRELOADED = (
+    "lane_mlir.dialects.tg",
+    "lane_mlir.dialects.launch",
+    "lane_mlir.passes.fuse",
+    "lane_mlir.passes.link",
+    "lane_mlir.tools.lane_opt",
+    "lane_mlir.tools.lane_import",
+    "lane_mlir.tools.lane_run",
+    "lane_mlir.tools.lane_report",
+)
 COMMANDS = ("lane-opt", "lane-import", "lane-report", "lane-run", "filecheck", "xdsl-opt")
 
 

@@ -150,3 +150,31 @@ def test_full_disk_is_one_line(tmp_path: Path):
     with pytest.raises(LaneError, match=f"cannot write {path}: No space left"), atomic_write(path):
         raise error
     assert os.listdir(tmp_path) == []
+
+
+def test_a_full_device_is_named():
+    expected = pytest.raises(LaneError, match=r"^cannot write /dev/full: No space left on device$")
+    with expected, atomic_write("/dev/full") as file:
+        file.write("x")
+
+
+def test_an_empty_name_is_refused():
+    with pytest.raises(LaneError, match="name is empty"), atomic_write(""):
+        pytest.fail("the body runs")
+
+
+@pytest.mark.parametrize(
+    ("closed", "body", "status", "printed"),
+    [
+        (">&-", "print('x')", 1, "lane-x: error: cannot write the standard output: not writable\n"),
+        (">&-", "None", 0, ""),
+        (">/dev/full", "print('x')", 1, "lane-x: error: cannot write the standard output: No space left on device\n"),
+        ("<&-", "print(repr(sys.stdin.read()), file=sys.stderr)", 0, "''\n"),
+        ("2>&-", "print('x', file=sys.stderr)", 0, ""),
+    ],
+)
+def test_streams_that_cannot_be_used(closed: str, body: str, status: int, printed: str):
+    code = f"import sys\nfrom lane_mlir.diagnostics import run_tool\nsys.exit(run_tool('lane-x', lambda: {body}))"
+    command = ["bash", "-c", f'"$0" -c "$1" {closed}', sys.executable, code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (status, "", printed)

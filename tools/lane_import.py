@@ -14,10 +14,11 @@ from lane_mlir.chips import CHIPS, DEFAULT_CHIP
 from lane_mlir.diagnostics import atomic_write, run_tool
 from lane_mlir.dialects.tg import Numerics, Precision, TargetAttr
 from lane_mlir.importers import DEFAULT_CONTEXT, MAX_SEQUENCES, import_step
+from lane_mlir.tools.arguments import ArgumentParser
 
 
-def argument_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def argument_parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="lane-import",
         description="Import the step of a GGUF checkpoint: a module of the tensor graph, as text.",
     )

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import MethodType
 from typing import IO, ClassVar, cast
 
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
@@ -48,6 +49,7 @@ from lane_mlir.locations import (
     source_error,
     verify,
 )
+from lane_mlir.tools.arguments import ArgumentParser
 from lane_mlir.tools.pipeline import parse_part, parse_passes, spec_error
 
 
@@ -68,6 +70,7 @@ class LaneOptMain(xDSLOptMain):
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
         arg_parser.prog = "lane-opt"
+        arg_parser.error = MethodType(ArgumentParser.error, arg_parser)
         arg_parser.usage = "%(prog)s [options] [input_file]"
         super().register_all_arguments(arg_parser)
         arg_parser.add_argument(

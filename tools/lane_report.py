@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from xdsl.dialects.builtin import ModuleOp
 
+    from lane_mlir.dialects.launch import ScheduleOp
     from lane_mlir.dialects.tg import TargetAttr
     from lane_mlir.passes.fuse import Decision
     from lane_mlir.runtime.report import LayersCensus, StepReport
@@ -91,7 +92,7 @@ def _reports(arguments: argparse.Namespace) -> list[StepReport]:
     module = _read(arguments) if _is_module(arguments.input) else _lift(arguments)
     reports = report_steps(module, held)
     if arguments.why is not None and any(report.decisions is None for report in reports):
-        raise LaneError(f"{arguments.input} is planned already: why a rule did not fire is not known any more")
+        raise LaneError(f"{arguments.input} is linked already: why a rule did not fire is not known any more")
     return reports
 
 
@@ -124,14 +125,31 @@ def _read(arguments: argparse.Namespace) -> ModuleOp:
     """The module of a file, compiled for what the options say."""
     from lane_mlir.dialects.tg.step import TARGET, target_of
     from lane_mlir.locations import read_module
-    from lane_mlir.runtime.compilation import module_context
+    from lane_mlir.runtime.compilation import module_context, schedules
 
     for option in _OF_A_CHECKPOINT:
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option} is for a checkpoint: a module has its own")
     module = read_module(module_context(), "/dev/stdin" if arguments.input == "-" else arguments.input)
+    _refuse_too_late(arguments, schedules(module))
     module.attributes[TARGET] = _target(arguments, target_of(module))
     return module
+
+
+def _refuse_too_late(arguments: argparse.Namespace, schedules: Sequence[ScheduleOp]) -> None:
+    """Refuse options that the launches of a module come too late for."""
+    from lane_mlir.passes.fuse import ON_LAUNCHES
+
+    if not schedules:
+        return
+    for option in ("numerics", "chip"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option} comes too late: {arguments.input} is linked already")
+    planned = any(schedule.arena is not None for schedule in schedules)
+    for rule in names(arguments.held):
+        if planned or rule not in ON_LAUNCHES:
+            stage = "planned" if planned else "linked"
+            raise UsageError(f"--held {rule} comes too late: {arguments.input} is {stage} already")
 
 
 def _target(arguments: argparse.Namespace, known: TargetAttr | None) -> TargetAttr:

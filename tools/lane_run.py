@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
         step = _load(arguments, progress)
         prompts = _input_ids(step, arguments)
         if arguments.logits is not None:
-            _write_logits(step, prompts[0], Path(arguments.logits))
+            _write_logits(step, prompts[0], arguments.logits)
         elif arguments.ids:
             for made in step.generate_ids_batch(prompts, arguments.count, sampler=sampler):
                 _print_pieces(_separated(made), progress.clear)
@@ -195,7 +196,8 @@ def _input_ids(step: Step, arguments: argparse.Namespace) -> list[list[int]]:
 def _parse_ids(text: str) -> list[int]:
     ids: list[int] = []
     for word in text.split(","):
-        if not word.strip().isdecimal():
+        # So many digits are more than any vocabulary, and few enough for Python to read.
+        if not re.fullmatch(r"[0-9]{1,18}", word.strip()):
             raise UsageError(f"--tokens: {word.strip()!r} is no token id, expected numbers such as 1,2,3")
         ids.append(int(word))
     return ids
@@ -264,7 +266,7 @@ def _separated(ids: Iterator[int]) -> Iterator[str]:
     return (f",{index}" if i else str(index) for i, index in enumerate(ids))
 
 
-def _write_logits(step: Step, ids: list[int], path: Path) -> None:
+def _write_logits(step: Step, ids: list[int], path: str) -> None:
     """Write an .npy file, block by block: all logits of a long text are more than memory should have to hold."""
     import numpy as np
 

@@ -122,7 +122,7 @@ def run_step(
         where = "" if current.op is None else f"{describe(current.op)}: "
         raise LaneError(f"{where}{error}") from error
     except RecursionError as error:
-        raise OpFailedException(current.op or func, f'step "{func.sym_name.data}" calls itself without end') from error
+        raise OpFailedException(func, f'step "{func.sym_name.data}" calls itself without end') from error
     except InterpretationError as error:
         raise OpFailedException(current.op or func, str(error)) from error
 

@@ -13,11 +13,12 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import DEFAULT_CHIP, chip
-from lane_mlir.diagnostics import LaneError, UsageError, one_line, unknown
+from lane_mlir.diagnostics import LaneError, SourceError, UsageError, one_line, unknown
 from lane_mlir.dialects.launch import ScheduleOp
 from lane_mlir.dialects.tg import Numerics, Precision, TargetAttr
 from lane_mlir.importers import import_step
 from lane_mlir.importers.step import LogitRows
+from lane_mlir.locations import OpFailedException, op_cause, place_of
 from lane_mlir.passes.fuse import ON_LAUNCHES, FusePass, Report, rule_names
 from lane_mlir.passes.link import LinkPass
 from lane_mlir.passes.plan import PlanPass
@@ -96,6 +97,10 @@ def as_lane_error() -> Generator[None]:
     """What a pass or a verifier refuses, as the LaneError of one line that users get."""
     try:
         yield
+    except OpFailedException as error:
+        if (place := place_of(error.op)) is not None:
+            raise SourceError(place, op_cause(error.op, str(error))) from error
+        raise LaneError(one_line(str(error))) from error
     except DiagnosticException as error:
         raise LaneError(one_line(str(error))) from error
 

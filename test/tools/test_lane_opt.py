@@ -145,10 +145,8 @@ def test_usage(args: list[str], message: str, module: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("args", [["-t", "nope"], ["-f", "nope"], ["--nope"]])
 def test_usage_of_argparse(args: list[str], module: Path, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit, match="2"):
-        main([str(module), *args])
-    usage, error = capsys.readouterr().err.splitlines()
-    assert usage == "usage: lane-opt [options] [input_file]"
+    assert main([str(module), *args]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
     assert "nope" in error
 
 

@@ -105,7 +105,30 @@ def test_a_planned_module(lifted: str, planned: str, capsys: pytest.CaptureFixtu
     out = run(capsys, planned, "--decisions")
     assert "its decisions are not known" in out
     assert row(out, "add_norm") == ["add_norm", "4"]
-    assert "planned already" in refusal(capsys, 1, planned, "--why", "add_norm")
+    assert "linked already" in refusal(capsys, 1, planned, "--why", "add_norm")
+
+
+def test_options_that_come_too_late(lifted: str, planned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    linked = str(tmp_path / "linked.mlir")
+    assert lane_opt(["--pass-pipeline=fuse,link", lifted, "-o", linked]) == 0
+    for path, option, value, stage in (
+        (linked, "--numerics", "int8", "linked"),
+        (planned, "--chip", "a100", "linked"),
+        (linked, "--held", "add_norm", "linked"),
+        (planned, "--held", "rows_a_warp", "planned"),
+    ):
+        assert f"comes too late: {path} is {stage} already" in refusal(capsys, 2, path, option, value)
+    assert run(capsys, linked, "--held", "rows_a_warp")
+
+
+def test_what_no_kernel_runs_has_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "step.mlir"
+    path.write_text("""func.func @f(%x: tensor<1x4xf32>) -> tensor<1x4xf32> {
+  %y = tg.unary silu %x : (tensor<1x4xf32>) -> tensor<1x4xf32>
+  %z = arith.addf %y, %y : tensor<1x4xf32>
+  func.return %z : tensor<1x4xf32>
+}""")
+    assert refusal(capsys, 1, str(path)).startswith(f"{path}:3:3: error: step @f: 'arith.addf' is no op of tg")
 
 
 def test_a_linked_module_is_planned(lifted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -230,6 +230,8 @@ USAGE: list[tuple[list[str], str]] = [
     (["--tokens", "1,x"], "--tokens: 'x' is no token id, expected numbers such as 1,2,3"),
     (["--tokens", ""], "--tokens: '' is no token id"),
     (["--tokens", "1,-2"], "--tokens: '-2' is no token id"),
+    (["--tokens", "9" * 5000], "--tokens: '999"),
+    (["--tokens", "٣"], "--tokens: '٣' is no token id"),
     (["--tokens", "1", "-n", "0"], "-n is 0, expected at least 1"),
     (["--tokens", "1", "-n", "-4"], "-n is -4, expected at least 1"),
     (["--tokens", "1", "-n", "many"], "argument -n/--count: invalid int value: 'many' (lane-run --help lists"),
