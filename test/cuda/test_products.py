@@ -111,7 +111,9 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, relative: float = REL
 @pytest.mark.parametrize("m, k, per_warp", [(1, 1280, 4), (3, 768, 2)])
 def test_product_by_every_format(emulator: Any, new_memory: Any, numerics: Numerics, m: int, k: int, per_warp: int):
     """All in one unit, which compiles in the time of a few alone."""
-    bench, n, launches, expected = Bench(numerics, new_memory), 45, [], {}
+    bench, n = Bench(numerics, new_memory), 45
+    launches: list[launch.LaunchOp] = []
+    expected: dict[str, np.ndarray] = {}
     x, values = bench.activation("x", m, k)
     for fmt in FORMATS:
         w, weights = bench.weight(f"w.{fmt}", fmt, n, k)
@@ -179,7 +181,9 @@ def test_heads_weights_stored_by_columns_of_their_input(emulator: Any, new_memor
 @pytest.mark.parametrize("m", [17, 150])
 def test_many_rows_in_f32_by_every_format(emulator: Any, new_memory: Any, m: int):
     """150 rows by 135 outputs are several tiles of either size, in splits where there are few."""
-    bench, n, k, launches, expected = Bench(Numerics.DEQUANT, new_memory), 135, 512, [], {}
+    bench, n, k = Bench(Numerics.DEQUANT, new_memory), 135, 512
+    launches: list[launch.LaunchOp] = []
+    expected: dict[str, np.ndarray] = {}
     x, values = bench.activation("x", m, k)
     bias = bench.rng.standard_normal(n).astype(np.float32)
     given = bench.given("bias", bias)
@@ -212,7 +216,7 @@ def test_gated_pair_of_many_rows_in_f32(emulator: Any, new_memory: Any):
     x, values = bench.activation("x", m, k)
     (wg, gate), (wu, up) = (bench.weight(name, Format.BF16, n, k) for name in ("wg", "wu"))
     op = launch.GemvGluOp(
-        x, wg, wu, bench.buffer("h", m, n), formats=(Format.BF16,) * 2, k=k, n=n, m=m, f32=False, quant=True,
+        x, wg, wu, bench.buffer("h", m, n), formats=(Format.BF16, Format.BF16), k=k, n=n, m=m, f32=False, quant=True,
         act=Activation.RELU,
     )  # fmt: skip
     bench.run(emulator, op)
@@ -329,24 +333,30 @@ def test_gated_pair(emulator: Any, new_memory: Any, numerics: Numerics, m: int, 
 @pytest.mark.parametrize("numerics", [Numerics.INT8, Numerics.TWO_PASS_INT8])
 def test_many_rows_on_tensor_cores_by_every_format(emulator: Any, new_memory: Any, numerics: Numerics):
     """Rows, columns and weights that fill no tile; two products side by side; a row of a cache."""
-    bench, n, m, launches, expected = Bench(numerics, new_memory), 150, 37, [], {}
+    bench, n, m, fmt = Bench(numerics, new_memory), 150, 37, Format.Q8_0
+    launches: list[launch.LaunchOp] = []
+    expected: dict[str, np.ndarray] = {}
     position = bench.given("pos", np.array([2], np.int32), DType.I32)
     cache = bench.given("kc", np.zeros((48, n), np.float16), DType.F16)
     for k in (256, 288):
         x, values = bench.activation(f"x{k}", m, k)
-        for fmt in FORMATS:
-            if not fmt.is_block or k % fmt.values:
+        for each in FORMATS:
+            if not each.is_block or k % each.values:
                 continue
-            w, weights = bench.weight(f"w.{fmt}{k}", fmt, n, k)
-            y = Target(bench.buffer(f"y.{fmt}{k}", m, n))
-            launches.append(launch.GemvOp(x, w, y, format=fmt, k=k, n=n, m=m))
-            expected[f"y.{fmt}{k}"] = bench.product(values, weights, fmt)
+            w, weights = bench.weight(f"w.{each}{k}", each, n, k)
+            y = Target(bench.buffer(f"y.{each}{k}", m, n))
+            launches.append(launch.GemvOp(x, w, y, format=each, k=k, n=n, m=m))
+            expected[f"y.{each}{k}"] = bench.product(values, weights, each)
+    k = 320
+    x, values = bench.activation("x", m, k)
+    w, weights = bench.weight("w", fmt, n, k)
     product = Product(w, Target(cache, position, Dst(row=Row(n))), n)
     launches.append(
         launch.GemmPartsOp(x, [Product(w, Target(bench.buffer("z", m, n)), n), product], format=fmt, k=k, m=m)
     )
+    expected["z"] = bench.product(values, weights, fmt)
     bench.run(emulator, *launches)
-    for name, result in {**expected, "z": bench.product(values, weights, fmt)}.items():
+    for name, result in expected.items():
         assert_close(bench.plain(name), result)
     assert_close(bench.plain("kc").reshape(48, n)[2 : m + 2], bench.product(values, weights, fmt), 2.0**-11)
 

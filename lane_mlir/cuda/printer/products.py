@@ -29,9 +29,11 @@ from lane_mlir.dialects.launch import (
     GemvGluOp,
     GemvOp,
     HeadGemvOp,
+    LaunchOp,
     Part,
     Product,
     QuantOp,
+    Target,
     buffer_of,
 )
 from lane_mlir.dialects.launch.operation import ceil_div
@@ -75,7 +77,10 @@ class Products:
         tail = launch.tail.data if launch.tail is not None else None
         of = Multiplication(launch, launch.format.data, launch.x, launch.k.data, launch.m.data, tail)
         if isinstance(launch, GemmPartsOp):
-            return Products(of, launch.each(), launch.per_warp.data)
+            products = launch.each()
+            refuse_batched_rows(launch, *(product.y for product in products))
+            return Products(of, products, launch.per_warp.data)
+        refuse_batched_rows(launch, launch.target)
         product = Product(launch.w, launch.target, launch.n.data, launch.bias)
         f32, quant = launch.f32 is not None, launch.quant is not None
         if quant and not launch.target.dst.own:
@@ -136,6 +141,12 @@ class Products:
         if self.of.words(printing):
             raise refuse(self.of.launch, f"it is a batch of {self.of.m} sequences, of which kernels take {GEMV_ROWS}")
         return self.in_f32_tiles(printing)
+
+
+def refuse_batched_rows(launch: LaunchOp, *targets: Target) -> None:
+    """Rows of sequences would each land at a position of their own, which no product states."""
+    if launch.is_batch() and any(target.dst.takes_param for target in targets):
+        raise refuse(launch, "it sets the rows of several sequences at the position of one")
 
 
 def quantize_made(printing: Printing, out: SSAValue, size: int, f32: bool) -> Kernel:
@@ -202,6 +213,7 @@ def _gated_in_f32(launch: GemvGluOp, printing: Printing, of: Multiplication) -> 
 
 def print_gemv_f32(launch: GemvF32Op, printing: Printing) -> Sequence[Kernel]:
     n, k, m = launch.n.data, launch.k.data, launch.m.data
+    refuse_batched_rows(launch, launch.target)
     product = Product(launch.w, launch.target, n, launch.bias)
     of = Multiplication(launch, Format.F32, launch.x, k, m)
     if buffer_of(launch.w).transposed is None:
@@ -272,6 +284,7 @@ def print_head_sum(launch: HeadGemvOp, printing: Printing) -> Sequence[Kernel]:
 
 def print_head_gemv(launch: HeadGemvOp, printing: Printing) -> Sequence[Kernel]:
     """A block takes some columns of one head for as many rows as fit; more rows are more blocks."""
+    refuse_batched_rows(launch, launch.target)
     if launch.transposed is not None:
         return print_head_sum(launch, printing)
     m, n = launch.m.data, launch.b.data
