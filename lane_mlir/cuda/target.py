@@ -29,8 +29,8 @@ class CudaTarget(Target):
     chip: str | None = None
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        wanted = chip(self.chip) if self.chip is not None else None
         schedules = [op for op in module.ops if isinstance(op, ScheduleOp)]
         if not schedules:
             raise LaneError("the target cuda prints planned schedules, and the module has none: run link,plan before")
-        wanted = chip(self.chip) if self.chip is not None else None
         output.write("\n".join(print_unit(schedule, wanted).text for schedule in schedules))

@@ -164,8 +164,9 @@ def _comment(made: _Distinct) -> list[str]:
     text = [
         *ir_text(first).splitlines(),
         f"runs {'once' if len(covers) == 1 else f'{len(covers)} times'}: {how}",
-        "covers " + " ".join(f"[{', '.join(map(str, numbers))}]" for numbers in covers),
     ]
+    if any(covers):
+        text.append("covers " + " ".join(f"[{', '.join(map(str, numbers))}]" for numbers in covers))
     if first.rules.data:
         text.append(f"by {', '.join(first.rules.data)}")
     return [line for piece in text for line in _wrapped(piece)]
