@@ -21,17 +21,20 @@ class Scope:
     def __init__(self, op: Operation):
         self.op = op
         self._canonical: dict[SSAValue, SSAValue] = {}
-        self.leaves: Sequence[LiftedOperation] = tuple(leaves(op))
+        leaves: list[LiftedOperation] = []
+        self.leaves: Sequence[LiftedOperation] = leaves
         """The lifted ops, in the order they run."""
-        if isinstance(op, FusedOp):
-            self._name_results(op)
+        self._look_into(op, leaves)
 
-    def _name_results(self, op: FusedOp) -> None:
-        for inner, result in zip(op.yielded, op.outputs, strict=True):
-            self._canonical.setdefault(inner, self.canonical(result))
-        for part in op.parts:
-            if isinstance(part, FusedOp):
-                self._name_results(part)
+    def _look_into(self, op: Operation, leaves: list[LiftedOperation]) -> None:
+        if isinstance(op, FusedOp):
+            *parts, terminator = op.body.block.ops
+            for inner, result in zip(terminator.operands, op.results, strict=True):
+                self._canonical.setdefault(inner, self.canonical(result))
+            for part in parts:
+                self._look_into(part, leaves)
+        elif isinstance(op, LiftedOperation):
+            leaves.append(op)
 
     def canonical(self, value: SSAValue) -> SSAValue:
         """The outermost name of a value."""

@@ -66,7 +66,8 @@ class Judge:
         self.buffers: list[BufferOp] = []
         """The buffers made so far, in order."""
         self._of: dict[SSAValue, SSAValue] = {}
-        self._values: list[SSAValue] = []
+        self._own: list[SSAValue] = []
+        """The values that the op that is being linked computes and that have a buffer."""
         self._names: dict[str, int] = {}
         self._scope = Scope(func)
         self._arguments: Mapping[SSAValue, StepArgument] = {a.value: a for a in arguments(func)}
@@ -79,40 +80,44 @@ class Judge:
 
     def check(self, op: Operation) -> None:
         """Raises Refusal if no kernel runs an op whole."""
-        known, values = len(self.buffers), len(self._values)
+        known = len(self.buffers)
         try:
             self.link(op).erase()
         finally:
+            # What others compute has a buffer for the next op that reads it.
             del self.buffers[known:]
-            for value in self._values[values:]:
+            for value in self._own:
                 self._of.pop(value, None)
-            del self._values[values:]
 
     def link(self, op: Operation) -> LaunchOp:
         """The launch that runs an op whole. Raises Refusal if there is none."""
         from lane_mlir.passes.link.table import linker_of
 
         self._scope = scope = Scope(op)
-        known = len(self._values)
+        self._own.clear()
         launch = linker_of(op)(self, op, scope)
         if isinstance(op, FusedOp):
-            self._check_whole(op, launch, self._values[known:])
+            self._check_whole(op, launch)
         launch.properties["covers"] = NumbersAttr(covers(op))
         launch.properties["rules"] = NamesAttr(rules_of(op))
         launch.location = op.location
         return launch
 
-    def _check_whole(self, op: FusedOp, launch: LaunchOp, values: Sequence[SSAValue]) -> None:
+    def _check_whole(self, op: FusedOp, launch: LaunchOp) -> None:
         """Refuse a launch that leaves out a result of the op, or that reads what only the op itself computes."""
         written = {_holder(buffer) for buffer in launch.writes()}
         for result in (*op.outputs, *op.memory_writes()):
             if result not in self._of or _holder(self._of[result]) not in written:
                 raise Refusal(f"the launch would leave out {_origin(result)}")
-        made = [value for value in values if isinstance(value.owner, Operation) and op.is_ancestor(value.owner)]
-        others = {self._of[value] for value in values} - {self._of[value] for value in made}
-        for value in made:
-            if self._of[value] in launch.reads() and self._of[value] not in others:
+        read = set(launch.reads())
+        for value in self._own:
+            if self._of[value] in read and not self._is_of_another(self._of[value], op):
                 raise Refusal(f"the launch would read the result of {_origin(value)}, which it computes itself")
+
+    def _is_of_another(self, buffer: SSAValue, op: FusedOp) -> bool:
+        """Whether a buffer is that of a value which an op reads from outside: the result of an insert is in such."""
+        operands = (operand for leaf in op.leaves() for operand in leaf.operands)
+        return any(self._of.get(value) is buffer for value in operands if value not in self._own)
 
     def link_part(self, part: Operation, scope: Scope) -> LaunchOp:
         """The launch of one part of the op that is being linked, in a fold with others. Raises Refusal."""
@@ -143,7 +148,8 @@ class Judge:
 
     def _put(self, value: SSAValue, buffer: SSAValue) -> None:
         self._of[value] = buffer
-        self._values.append(value)
+        if isinstance(value.owner, Operation) and self._scope.op.is_ancestor(value.owner):
+            self._own.append(value)
 
     def optional_buffer(self, value: SSAValue | None) -> SSAValue | None:
         return None if value is None else self.buffer(value)
