@@ -279,6 +279,8 @@ class Step:
         self.reset()
         generation = self._generation
         decode = self.compiled(sequences=len(prompts)).program
+        if not isinstance(decode, Batching):
+            raise LaneError(f"{self.device.name} holds the state of one sequence; generate one prompt at a time there")
         tokens = [-1] * len(prompts)
         for sequence, prompt in enumerate(prompts):
             for program in self._read(prompt, "last", sequence):
@@ -332,7 +334,8 @@ class Step:
             self._expect_current(generation)
             self.progress("reading the prompt", done, len(tokens))
             started = time.perf_counter()
-            self._select(program, sequence)
+            if isinstance(program, Batching):
+                program.select(sequence)
             program.set_tokens(chunk)
             program.set_position(self._position)
             program.run()
@@ -343,12 +346,6 @@ class Step:
             self._position += len(chunk)
             done += len(chunk)
             yield program
-
-    def _select(self, program: Program, sequence: int) -> None:
-        if isinstance(program, Batching):
-            program.select(sequence)
-        elif sequence:
-            raise LaneError(f"{self.device.name} holds the state of one sequence; generate one prompt at a time there")
 
     def _expect_current(self, generation: int) -> None:
         if self._generation != generation:
