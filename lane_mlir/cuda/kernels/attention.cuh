@@ -372,21 +372,22 @@ LANE_DEVICE void attend(Seen<S>& seen, A& ahead, const O& o, i64 sequence, int k
 // A head's results in parts: part i has its largest score and sum at pairs[i·per_block + head] and its weighted values
 // at y + i·per_block·vd. Afterwards `weights` has what each part's values are to be multiplied by, then, at MAX_PARTS,
 // the head's largest score and sum. By all threads of a block, which synchronize afterwards.
-template <AttentionShape S>
+template <AttentionShape S, int MOST = MAX_PARTS>
 LANE_DEVICE void weigh_parts(const float2* pairs, int parts, float* weights) {
+  constexpr int ROUNDS = ceil_div(MOST, WARP);
   int lane = threadIdx.x % WARP;
   for (int head = threadIdx.x / WARP; head < S.per_block; head += S.warps) {
-    float2 pair[2];
+    float2 pair[ROUNDS];
     float largest = NOTHING, sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
       int part = i * WARP + lane;
       pair[i] = part < parts ? pairs[part * S.per_block + head] : float2{NOTHING, 0.f};
       largest = fmaxf(largest, pair[i].x);
     }
     largest = warp_max(largest);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < ROUNDS; i++) {
       float weight = pair[i].x == NOTHING ? 0.f : exp2f(pair[i].x - largest);
       weights[head * (MAX_PARTS + 2) + i * WARP + lane] = weight;
       sum += weight * pair[i].y;
@@ -399,16 +400,16 @@ LANE_DEVICE void weigh_parts(const float2* pairs, int parts, float* weights) {
   }
 }
 
-// Vector `item` of the weighted sum of parts first, first + step, ….
+// Vector `item` of the weighted sum of parts first, first + step, …, where a part has it at `place`.
 template <AttentionShape S>
-LANE_DEVICE Stored<float, S.result_vec()> sum_parts(const float* y, const float* weights, int item, int first, int step,
-                                                    int parts) {
+LANE_DEVICE Stored<float, S.result_vec()> sum_parts(const float* y, const float* weights, int item, int place, int first,
+                                                    int step, int parts) {
   using Vector = Stored<float, S.result_vec()>;
   const float* weight = weights + item / (S.vd / S.result_vec()) * (MAX_PARTS + 2);
   Vector total = {};
 #pragma unroll 4
   for (int part = first; part < parts; part += step) {
-    Vector value = reinterpret_cast<const Vector*>(y)[static_cast<i64>(part) * S.results() + item];
+    Vector value = reinterpret_cast<const Vector*>(y)[static_cast<i64>(part) * S.results() + place];
 #pragma unroll
     for (int i = 0; i < S.result_vec(); i++) total.v[i] = fmaf(weight[part], value.v[i], total.v[i]);
   }
@@ -448,74 +449,51 @@ LANE_DEVICE void finish(const O& o, i64 first_unit, int item, bool active, Store
   }
 }
 
-template <AttentionShape S, typename K, typename V, typename TAIL>
-LANE_DEVICE void attention(const AttentionOperands<K, V, TAIL>& o) {
+// The part of a row's positions that a block takes, and how many parts there are.
+struct Portion {
+  int begin;
+  int end;
+  int parts;
+};
+
+template <AttentionShape S>
+LANE_DEVICE Portion portion(const Span& span) {
+  if constexpr (S.parts == 1) return {span.first, span.end, 1};
+  int count = span.end - span.first;
+  if (count <= S.least) return {span.first, span.end, 1};  // soon, for the latency of a short context
+  int parts = min(S.parts, ceil_div(count, S.least)), keys = ceil_div(count, parts);
+  int begin = span.first + static_cast<int>(blockIdx.x) * keys;
+  return {begin, min(begin + keys, span.end), ceil_div(count, keys)};
+}
+
+// Where the result of the warps of a block lies as it is made: vector `item` of a part.
+struct InOrder {
+  template <AttentionShape S>
+  static LANE_DEVICE int place(int item) {
+    return item;
+  }
+};
+
+// Sums what the warps of a block have made, `made` [warps of a set, per_block, vd] with their `pairs`, and where there
+// are several parts, by the last block, those: writes the result. By all threads of a block, after a barrier.
+template <AttentionShape S, typename Order, typename O>
+LANE_DEVICE void combine_parts(const O& o, int parts, const float2* pairs, float* made, float* weights) {
   constexpr int VEC = S.result_vec(), ITEMS = S.results(), SET_WARPS = S.warps_a_set();
   using Vector = Stored<float, VEC>;
-  float* queries = reinterpret_cast<float*>(shared_memory);
-  float* all_scores = queries + ceil_div(S.query_floats(), 4) * 4;
-  float* made = all_scores + S.score_floats();  // [warps of a set, per_block, vd]
-  float* weights = made + ceil_div(S.part_floats(), 4) * 4;
-  float2* pairs = reinterpret_cast<float2*>(queries);  // [warps of a set, per_block], when no query is needed any more
-  static_assert(2 * SET_WARPS * S.per_block <= S.query_floats() + S.score_floats(), "pairs fit where queries were");
-
-  let_successor_start();
-  wait_for_predecessor();
-  int row = blockIdx.z, head_block = blockIdx.y, first_head = head_block * S.per_block;
-  Span span = attended<S>(o.pos, row);
-  int count = span.end - span.first, parts = 1, part_keys = count;
-  if constexpr (S.parts > 1) {
-    parts = min(S.parts, max(1, ceil_div(count, S.least)));
-    part_keys = ceil_div(count, parts);
-    parts = ceil_div(count, part_keys);
-    if (static_cast<int>(blockIdx.x) >= parts) return;
-  }
-  int begin = span.first + static_cast<int>(blockIdx.x) * part_keys, end = min(begin + part_keys, span.end);
-
-  int warp = threadIdx.x / WARP, set = warp % S.sets(), place = warp / S.sets();
-  int group = static_cast<int>(threadIdx.x) % WARP / S.lanes, key_head = first_head / S.group;
-  int first = begin + place * S.groups();
-  i64 unit = static_cast<i64>(row) * S.heads + first_head, sequence = row * S.seq;
-  Ahead<S, K, V, TAIL> ahead;
-  ahead.load_keys(o, sequence, key_head, first + group, SET_WARPS * S.groups(), end);
-  ahead.load_values(o, sequence, key_head, first + group, SET_WARPS * S.groups(), end);
-  SharedQueries<S>::stage(queries, o, unit);
-  __syncthreads();
-
-  Seen<S> seen;
-  seen.clear();
-  float* scores = all_scores + (warp * S.groups() + group) * S.scores();
-  attend<S>(seen, ahead, o, sequence, key_head, queries, scores, set, first, end);
-  seen.sum_groups();
-  __syncthreads();  // queries and scores are no longer needed
-
-  if (group == 0) {
-#pragma unroll
-    for (int h = 0; h < S.heads_a_warp; h++) {
-      int at = place * S.per_block + set * S.heads_a_warp + h;
-      if (Ahead<S, K, V, TAIL>::lane() == 0) pairs[at] = {seen.largest[h], seen.sum[h]};
-#pragma unroll
-      for (int c = 0; c < Seen<S>::VALUES; c++) {
-        if (!Ahead<S, K, V, TAIL>::has_value(c)) continue;
-        int column = (c * S.lanes + Ahead<S, K, V, TAIL>::lane()) * S.value_vec;
-#pragma unroll
-        for (int i = 0; i < S.value_vec; i++) made[at * S.vd + column + i] = seen.y[h][c][i];
-      }
-    }
-  }
-  __syncthreads();
-  weigh_parts<S>(pairs, SET_WARPS, weights);
+  int row = blockIdx.z, head_block = blockIdx.y;
+  i64 unit = static_cast<i64>(row) * S.heads + head_block * S.per_block;
+  weigh_parts<S, SET_WARPS>(pairs, SET_WARPS, weights);
   __syncthreads();
 
   i64 heads_at = static_cast<i64>(row) * S.head_blocks() + head_block;
-  float2* part_pairs = reinterpret_cast<float2*>(o.partial) + heads_at * S.parts * S.per_block;
   constexpr i64 PAIRS = (static_cast<i64>(S.rows) * S.heads * S.parts * 2 + 3) / 4 * 4;
+  float2* part_pairs = reinterpret_cast<float2*>(o.partial) + heads_at * S.parts * S.per_block;
   float* part_values = o.partial + PAIRS + heads_at * S.parts * S.per_block * S.vd;
   for (int base = 0; base < ITEMS; base += S.threads()) {
     int item = base + threadIdx.x;
     bool active = item < ITEMS;
     Vector value = {};
-    if (active) value = sum_parts<S>(made, weights, item, 0, 1, SET_WARPS);
+    if (active) value = sum_parts<S>(made, weights, item, Order::template place<S>(item), 0, 1, SET_WARPS);
     if (S.parts == 1 || parts == 1) {
       finish<S>(o, unit, item, active, value, weights);
     } else if (active) {
@@ -538,7 +516,7 @@ LANE_DEVICE void attention(const AttentionOperands<K, V, TAIL>& o) {
     int share = SHARES > 1 ? static_cast<int>(threadIdx.x) / COLUMN : 0;
     bool active = item < ITEMS && share < SHARES;
     Vector value = {};
-    if (active) value = sum_parts<S>(part_values, weights, item, share, SHARES, parts);
+    if (active) value = sum_parts<S>(part_values, weights, item, item, share, SHARES, parts);
     if constexpr (SHARES > 1) {
       Vector* shared = reinterpret_cast<Vector*>(made);
       if (active) shared[share * ITEMS + item] = value;
@@ -554,6 +532,64 @@ LANE_DEVICE void attention(const AttentionOperands<K, V, TAIL>& o) {
     }
     finish<S>(o, unit, item, active, value, weights);
   }
+}
+
+template <AttentionShape S, typename K, typename V, typename TAIL>
+LANE_DEVICE void attention(const AttentionOperands<K, V, TAIL>& o) {
+  constexpr int SET_WARPS = S.warps_a_set();
+  float* queries = reinterpret_cast<float*>(shared_memory);
+  float* all_scores = queries + ceil_div(S.query_floats(), 4) * 4;
+  float* made = all_scores + S.score_floats();  // [warps of a set, per_block, vd]
+  float* weights = made + ceil_div(S.part_floats(), 4) * 4;
+  float2* pairs = reinterpret_cast<float2*>(queries);  // [warps of a set, per_block], when no query is needed any more
+  static_assert(2 * SET_WARPS * S.per_block <= S.query_floats() + S.score_floats(), "pairs fit where queries were");
+
+  let_successor_start();
+  wait_for_predecessor();
+  int row = blockIdx.z, first_head = blockIdx.y * S.per_block;
+  Portion part = portion<S>(attended<S>(o.pos, row));
+  if (static_cast<int>(blockIdx.x) >= part.parts) return;
+
+  int warp = threadIdx.x / WARP, set = warp % S.sets(), place = warp / S.sets();
+  int group = static_cast<int>(threadIdx.x) % WARP / S.lanes, key_head = first_head / S.group;
+  int first = part.begin + place * S.groups();
+  i64 sequence = row * S.seq;
+  Ahead<S, K, V, TAIL> ahead;
+  ahead.load_keys(o, sequence, key_head, first + group, SET_WARPS * S.groups(), part.end);
+  ahead.load_values(o, sequence, key_head, first + group, SET_WARPS * S.groups(), part.end);
+  SharedQueries<S>::stage(queries, o, static_cast<i64>(row) * S.heads + first_head);
+  __syncthreads();
+
+  Seen<S> seen;
+  seen.clear();
+  float* scores = all_scores + (warp * S.groups() + group) * S.scores();
+  attend<S>(seen, ahead, o, sequence, key_head, queries, scores, set, first, part.end);
+  seen.sum_groups();
+  __syncthreads();  // queries and scores are no longer needed
+
+  if (group == 0) {
+#pragma unroll
+    for (int h = 0; h < S.heads_a_warp; h++) {
+      int at = place * S.per_block + set * S.heads_a_warp + h;
+      if (Ahead<S, K, V, TAIL>::lane() == 0) pairs[at] = {seen.largest[h], seen.sum[h]};
+#pragma unroll
+      for (int c = 0; c < Seen<S>::VALUES; c++) {
+        if (!Ahead<S, K, V, TAIL>::has_value(c)) continue;
+        int column = (c * S.lanes + Ahead<S, K, V, TAIL>::lane()) * S.value_vec;
+        using Quad = Stored<float, min_of(S.value_vec, 4)>;
+        Quad* to = reinterpret_cast<Quad*>(made + at * S.vd + column);
+#pragma unroll
+        for (int i = 0; i < S.value_vec; i += sizeof(Quad) / 4) {
+          Quad quad;
+#pragma unroll
+          for (int j = 0; j < sizeof(Quad) / 4; j++) quad.v[j] = seen.y[h][c][i + j];
+          to[i / (sizeof(Quad) / 4)] = quad;
+        }
+      }
+    }
+  }
+  __syncthreads();
+  combine_parts<S, InOrder>(o, part.parts, pairs, made, weights);
 }
 
 }  // namespace lane

@@ -17,11 +17,23 @@ from lane_mlir.cuda.printer.kernel import (
     struct,
 )
 from lane_mlir.cuda.printer.vectors import WARP, numbers_of, quantize_apart, vector_width
-from lane_mlir.dialects.launch import AttentionOp, buffer_of
+from lane_mlir.dialects.launch import AttentionOp, DType, buffer_of
 from lane_mlir.dialects.launch.operation import ceil_div
 
 _MAX_PARTS = 64
 """Parts that are summed at once, as in attention.cuh."""
+
+_TILE_WARPS = 8
+"""Warps of a block on tensor cores, 16 positions each: as many as a part has at least."""
+
+_TILE_HEADS = 8
+"""Heads of a block there at most."""
+
+_WIDEST = 256
+"""Columns of a head there at most."""
+
+_TWO_BLOCKS = 256
+"""Columns of key and value up to which two blocks there share a multiprocessor's registers."""
 
 
 @dataclass(frozen=True)
@@ -137,58 +149,86 @@ def print_rows(launch: AttentionOp, printing: Printing) -> Sequence[Kernel]:
     """Attention row by row: a block takes a row, some heads of one key head, and a part of the positions."""
     rows, heads, per_block, vd = launch.rows.data, launch.heads.data, launch.per_block.data, launch.vd.data
     made = AttentionConstants.of(launch, printing, per_block * vd)
-    split = split_rows(
-        launch.hd.data,
-        vd,
-        per_block,
-        key_vec=made.key_vec(),
-        value_vec=made.value_vec(),
-        key_bytes=buffer_of(launch.kc).dtype.data.bytes,
-        value_bytes=buffer_of(launch.vc).dtype.data.bytes,
-    )
     blocks = heads // per_block
-    parts, least = _parts(launch)
+    on_tensor_cores = _takes_tiles(made)
+    parts, least = _parts(launch, on_tensor_cores)
     partial, counter = "nullptr", "nullptr"
     if parts > 1:
         pairs = ceil_div(2 * rows * heads * parts, 4) * 4
         partial = printing.scratch("partial", "float", 4 * (pairs + rows * heads * parts * vd))
         counter = printing.scratch("counter", "u32", 4 * rows * blocks, zeroed=True)
-    shape = made.shape(
-        per_block=per_block,
-        parts=parts if parts > 1 else None,
-        least=least if parts > 1 else None,
-        lanes=split.lanes,
-        key_vec=split.key_vec,
-        value_vec=split.value_vec,
-        at_once=split.at_once,
-        heads_a_warp=split.heads_a_warp,
-        warps=split.warps,
-    )
-    call = f"attention<{shape}>({made.operands(printing, partial, counter)})"
+    numbers = {
+        "per_block": per_block,
+        "parts": parts if parts > 1 else None,
+        "least": least if parts > 1 else None,
+    }
+    if on_tensor_cores:
+        wide = launch.hd.data + vd > _TWO_BLOCKS
+        numbers |= {"heads_a_warp": per_block, "warps": _TILE_WARPS}
+        warps, shared, resident = _TILE_WARPS, _tile_bytes(launch), 1 if wide else 2
+    else:
+        split = split_rows(
+            launch.hd.data,
+            vd,
+            per_block,
+            key_vec=made.key_vec(),
+            value_vec=made.value_vec(),
+            key_bytes=buffer_of(launch.kc).dtype.data.bytes,
+            value_bytes=buffer_of(launch.vc).dtype.data.bytes,
+        )
+        numbers |= {
+            "lanes": split.lanes,
+            "key_vec": split.key_vec,
+            "value_vec": split.value_vec,
+            "at_once": split.at_once,
+            "heads_a_warp": split.heads_a_warp,
+            "warps": split.warps,
+        }
+        warps, shared, resident = split.warps, _row_bytes(launch, split), 2
+    name = "attention_mma" if on_tensor_cores else "attention"
     kernel = Kernel(
-        name="attention",
-        header="attention.cuh",
-        call=call,
+        name=name,
+        header=f"{name}.cuh",
+        call=f"{name}<{made.shape(**numbers)}>({made.operands(printing, partial, counter)})",
         arguments=printing.take(),
         grid=(parts, blocks, rows),
-        block=split.warps * WARP,
-        shared=_shared_bytes(launch, split),
-        blocks_per_multiprocessor=2,
+        block=warps * WARP,
+        shared=shared,
+        blocks_per_multiprocessor=resident,
     )
     return [kernel, *made.after(printing)]
 
 
-def _parts(launch: AttentionOp) -> tuple[int, int]:
+def _takes_tiles(made: AttentionConstants) -> bool:
+    """Whether keys and values are f16 that tensor cores can take as they lie."""
+    launch = made.launch
+    stored = {buffer_of(value).dtype.data for value in (launch.kc, launch.vc)}
+    narrow = launch.hd.data <= _WIDEST and launch.vd.data <= _WIDEST and launch.per_block.data <= _TILE_HEADS
+    whole = made.key_vec() == made.value_vec() == 8
+    return stored == {DType.F16} and narrow and whole and launch.split is None
+
+
+def _tile_bytes(launch: AttentionOp) -> int:
+    """Shared memory of a block on tensor cores: queries, the warps' sums and results, and their weights."""
+    per_block, vd = launch.per_block.data, launch.vd.data
+    queries = 2 * ceil_div(launch.hd.data, 32) * WARP * 16
+    results = max(_TILE_WARPS * per_block * vd, 4 * _TILE_WARPS * WARP)
+    return queries + 8 * _TILE_WARPS * _TILE_HEADS + 4 * results + 4 * per_block * (_MAX_PARTS + 2)
+
+
+def _parts(launch: AttentionOp, on_tensor_cores: bool) -> tuple[int, int]:
     """Parts of the context that have blocks of their own, at most, and positions of one at least."""
+    narrow = on_tensor_cores and launch.hd.data + launch.vd.data <= PART_KEYS
+    least = 2 * PART_KEYS if narrow else PART_KEYS
     if launch.shared is not None:
         # All heads read the same rows, which are wide: a part has few, and the heads' blocks find them in the cache.
         return min(launch.shared.data, _MAX_PARTS), ATTN_TILE
     if launch.parallel is None:
-        return 1, PART_KEYS
-    return min(launch.splits.data, ceil_div(launch.len.data, PART_KEYS), _MAX_PARTS), PART_KEYS
+        return 1, least
+    return min(launch.splits.data, ceil_div(launch.len.data, least), _MAX_PARTS), least
 
 
-def _shared_bytes(launch: AttentionOp, split: RowSplit) -> int:
+def _row_bytes(launch: AttentionOp, split: RowSplit) -> int:
     """Shared memory of a block: queries, scores, the warps' results and their weights."""
     per_block, threads = launch.per_block.data, split.warps * WARP
     sets = per_block // split.heads_a_warp

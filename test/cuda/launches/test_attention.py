@@ -29,7 +29,7 @@ def at(position: int) -> Any:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("position", [0, 1, 127, 128, 300, 511])
+@pytest.mark.parametrize("position", [0, 1, 127, 128, 255, 256, 300, 511])
 def test_one_row(compare: Any, random: Any, out: Any, cache: Any, dtype: Any, position: int):
     """Contexts of one key, around the length from which there are several parts, and full."""
     got = compare(
@@ -38,7 +38,7 @@ def test_one_row(compare: Any, random: Any, out: Any, cache: Any, dtype: Any, po
         q=random(1, 384), k=cache(512, 128, dtype, position), v=cache(512, 128, dtype, position), pos=at(position),
         y=out((1, 384)),
     ).check(WEIGHTS)  # fmt: skip
-    assert [use.kernel.grid for use in got.unit.uses] == [(4, 2, 1)]
+    assert [use.kernel.grid for use in got.unit.uses] == [(2 if dtype == np.float16 else 4, 2, 1)]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_heads_that_share_blocks_are_quantized_apart(compare: Any, random: Any, 
     got = compare(
         "launch.attention %q, %k, %v at %pos into %y (heads = 4, group = 1, hd = 16, vd = 16, len = 64, rows = 1)"
         " values 64 + 0 scale = 0.3 (per_block = 1, splits = 1) quant", "int8",
-        q=random(1, 64), k=cache(64, 64, np.float16, 40), v=cache(64, 64, np.float16, 40), pos=at(40), y=out((1, 64)),
+        q=random(1, 64), k=cache(64, 64, np.float32, 40), v=cache(64, 64, np.float32, 40), pos=at(40), y=out((1, 64)),
     ).check(WEIGHTS)  # fmt: skip
     assert [use.kernel.name for use in got.unit.uses] == ["attention", "quant"]
 
