@@ -49,10 +49,6 @@ class StepGraph:
         self.block = block
         self._order: dict[Operation, int] = {}
 
-    def slots(self) -> Iterator[Operation]:
-        """The ops that become launches, in order, as they stand when asked for."""
-        return (op for op in list(self.block.ops) if isinstance(op, LiftedOperation | FusedOp))
-
     def index(self, op: Operation) -> int:
         """A number that grows along the block."""
         if op not in self._order:

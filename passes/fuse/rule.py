@@ -145,8 +145,8 @@ def sweep(rule: FusionRule) -> None:
     changed = True
     while changed:
         changed = False
-        for op in rule.graph.slots():
-            if op.parent is None or not isinstance(op, rule.anchors):
+        for op in list(rule.graph.block.ops):
+            if type(op) not in rule.anchors or op.parent is None:
                 continue
             rewriter = PatternRewriter(op)
             rule.match_and_rewrite(op, rewriter)
