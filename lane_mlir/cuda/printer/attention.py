@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lane_mlir.cuda.kernels.attention import ATTN_TILE, PART_KEYS, RowSplit, split_rows
-from lane_mlir.cuda.kernels.gemv import QBLOCK
+from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, QBLOCK
 from lane_mlir.cuda.printer.kernel import (
     Kernel,
     Printers,
     Printing,
     activation_of,
+    constant,
     element_type,
     part_of,
     struct,
@@ -19,6 +20,7 @@ from lane_mlir.cuda.printer.kernel import (
 from lane_mlir.cuda.printer.vectors import WARP, numbers_of, quantize_apart, vector_width
 from lane_mlir.dialects.launch import AttentionOp, DType, buffer_of
 from lane_mlir.dialects.launch.operation import ceil_div
+from lane_mlir.dialects.tg import Numerics
 
 _MAX_PARTS = 64
 """Parts that are summed at once, as in attention.cuh."""
@@ -31,6 +33,12 @@ _TILE_HEADS = 8
 
 _WIDEST = 256
 """Columns of a head there at most."""
+
+_FLASH_QUERIES = 64
+"""Queries of a block of a chunk, as in attention_flash.cuh."""
+
+_FLASH_THREADS = 128
+"""Threads of such a block."""
 
 _TWO_BLOCKS = 256
 """Columns of key and value up to which two blocks there share a multiprocessor's registers."""
@@ -142,7 +150,49 @@ class AttentionConstants:
 
 
 def print_attention(launch: AttentionOp, printing: Printing) -> Sequence[Kernel]:
+    if launch.rows.data > GEMV_ROWS:
+        chunk = AttentionConstants.of(launch, printing, launch.vd.data)
+        keys = _flash_keys(chunk, printing)
+        if keys is not None:
+            return print_flash(chunk, printing, keys)
     return print_rows(launch, printing)
+
+
+def print_flash(made: AttentionConstants, printing: Printing, keys: int) -> Sequence[Kernel]:
+    """Attention of a chunk: a block takes 64 queries of one key head and goes over tiles of `keys` positions."""
+    launch = made.launch
+    queries = ceil_div(launch.rows.data * launch.group.data, _FLASH_QUERIES)
+    # One word of queries and weights is as exact as the int8 of what is made of them.
+    two = printing.numerics is not Numerics.INT8
+    kernel = Kernel(
+        name="attention_flash",
+        header="attention_flash.cuh",
+        call=f"attention_flash<{made.shape()}, {keys}, {constant(two)}>({made.operands(printing)})",
+        arguments=printing.take(),
+        grid=(queries, launch.heads.data // launch.group.data, 1),
+        block=_FLASH_THREADS,
+        shared=_flash_bytes(launch, keys, two),
+    )
+    return [kernel, *made.after(printing)]
+
+
+def _flash_keys(made: AttentionConstants, printing: Printing) -> int | None:
+    """Positions of a tile of keys, two of which fit in shared memory; None if the tile kernel does not take the launch."""
+    launch = made.launch
+    stored = {buffer_of(value).dtype.data for value in (launch.kc, launch.vc)}
+    widths = (launch.hd.data, launch.vd.data)
+    whole = made.key_vec() == made.value_vec() == 8 and all(width % 16 == 0 and width <= _WIDEST for width in widths)
+    if stored != {DType.F16} or not whole or launch.split is not None or launch.seq is not None:
+        return None
+    two = printing.numerics is not Numerics.INT8
+    fitting = (k for k in (64, 32) if _flash_bytes(launch, k, two) <= printing.chip.shared_memory_bytes)
+    return next(fitting, None)
+
+
+def _flash_bytes(launch: AttentionOp, keys: int, two: bool) -> int:
+    """Shared memory of a block: queries in one word or two, two tiles of keys and values."""
+    hd, vd = (width + 8 if width // 8 % 2 == 0 else width for width in (launch.hd.data, launch.vd.data))
+    return 2 * ((2 if two else 1) * _FLASH_QUERIES * hd + 2 * keys * (hd + vd))
 
 
 def print_rows(launch: AttentionOp, printing: Printing) -> Sequence[Kernel]:

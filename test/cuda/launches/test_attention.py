@@ -165,3 +165,31 @@ def test_large_scores_and_sinks(compare: Any, random: Any, out: Any, cache: Any)
         y=out((1, 128)),
     ).check(1e-4)  # fmt: skip  # weights of scores of 1e3, each with a relative error of 2^-24
     assert (np.abs(got.emulated("y")[0, 32:64]) < 1e-30).all()
+
+
+ONE_WORD = 2e-3
+"""Of the largest result: queries and weights of 11 bits."""
+
+
+@pytest.mark.parametrize("numerics", ["int8", "two_pass_int8"])
+@pytest.mark.parametrize(
+    "heads, group, hd, vd, rows, position, how",
+    [(4, 2, 64, 64, 40, 0, ""), (4, 4, 32, 32, 17, 100, "window = 20"), (3, 3, 80, 48, 34, 61, "softcap = 5.0"),
+     (2, 1, 128, 128, 70, 5, ""), (2, 2, 256, 256, 18, 30, "window = 100")],
+)  # fmt: skip
+def test_chunk(
+    compare: Any, random: Any, out: Any, cache: Any, numerics: str, heads: int, group: int, hd: int, vd: int, rows: int,
+    position: int, how: str,
+):  # fmt: skip
+    """Rows at positions of their own, tiles that some of them attend, windows that begin inside one, sinks, a gate."""
+    kv, length = heads // group, 256
+    first = 0 if "window" not in how else max(0, position - int(how.split()[2]) + 1)
+    got = compare(
+        f"launch.attention %q, %k, %v at %pos sinks %s gate sigmoid %g into %y (heads = {heads}, group = {group}, hd = {hd},"
+        f" vd = {vd}, len = {length}, rows = {rows}) values {kv * vd} + 0 scale = 0.1 {how} (per_block = {group}, splits = 2)"
+        " parallel f32 quant", numerics,
+        q=random(rows, heads * hd), k=cache(length, kv * hd, np.float16, position + rows - 1, first),
+        v=cache(length, kv * vd, np.float16, position + rows - 1, first), s=random(heads), g=random(rows * heads * vd),
+        pos=at(position), y=out((rows, heads * vd)),
+    ).check(ONE_WORD if numerics == "int8" else WEIGHTS)  # fmt: skip
+    assert got.unit.uses[0].kernel.name == "attention_flash"
