@@ -20,7 +20,6 @@ from lane_mlir.cuda.printer.kernel import (
 from lane_mlir.cuda.printer.vectors import WARP, numbers_of, quantize_apart, vector_width
 from lane_mlir.dialects.launch import AttentionOp, DType, buffer_of
 from lane_mlir.dialects.launch.operation import ceil_div
-from lane_mlir.dialects.tg import Numerics
 
 _MAX_PARTS = 64
 """Parts that are summed at once, as in attention.cuh."""
@@ -162,8 +161,8 @@ def print_flash(made: AttentionConstants, printing: Printing, keys: int) -> Sequ
     """Attention of a chunk: a block takes 64 queries of one key head and goes over tiles of `keys` positions."""
     launch = made.launch
     queries = ceil_div(launch.rows.data * launch.group.data, _FLASH_QUERIES)
-    # One word of queries and weights is as exact as the int8 of what is made of them.
-    two = printing.numerics is not Numerics.INT8
+    # One word of queries and weights is closer than the int8 that the launch asks for.
+    two = not launch.attends_on_tensor_cores(printing.numerics)
     kernel = Kernel(
         name="attention_flash",
         header="attention_flash.cuh",
@@ -177,14 +176,14 @@ def print_flash(made: AttentionConstants, printing: Printing, keys: int) -> Sequ
 
 
 def _flash_keys(made: AttentionConstants, printing: Printing) -> int | None:
-    """Positions of a tile of keys, two of which fit in shared memory; None if the tile kernel does not take the launch."""
+    """Positions of a tile of keys, two of which fit in shared memory; None if the tile kernel takes no such launch."""
     launch = made.launch
     stored = {buffer_of(value).dtype.data for value in (launch.kc, launch.vc)}
     widths = (launch.hd.data, launch.vd.data)
     whole = made.key_vec() == made.value_vec() == 8 and all(width % 16 == 0 and width <= _WIDEST for width in widths)
     if stored != {DType.F16} or not whole or launch.split is not None or launch.seq is not None:
         return None
-    two = printing.numerics is not Numerics.INT8
+    two = not launch.attends_on_tensor_cores(printing.numerics)
     fitting = (k for k in (64, 32) if _flash_bytes(launch, k, two) <= printing.chip.shared_memory_bytes)
     return next(fitting, None)
 
