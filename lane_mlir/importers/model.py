@@ -99,6 +99,9 @@ class Model:
         layers = self.size("block_count") - self.count("nextn_predict_layers")
         if layers < 1:
             raise self.refuse_key("nextn_predict_layers", "leaves no layer")
+        # A layer has a tensor at least: nothing is made for those that a damaged file only claims.
+        if layers > len(self.checkpoint.tensors):
+            raise self.refuse_key("block_count", f"is {layers}, more than the file has tensors")
         return layers
 
     @cached_property

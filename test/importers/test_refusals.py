@@ -54,6 +54,8 @@ def test_an_unknown_architecture(edited: Callable[..., Path]) -> None:
     ("key", "value", "message"),
     [
         ("block_count", 0, "key 'llama.block_count' is 0, expected at least 1"),
+        ("block_count", 3, "tensor 'blk.2.attn_norm.weight' is missing"),
+        ("block_count", 2**31 - 1, "key 'llama.block_count' is 2147483647, more than the file has tensors"),
         ("attention.head_count", 0, "key 'llama.attention.head_count' is 0, expected at least 1"),
         ("attention.head_count", [4, 0], "key 'llama.attention.head_count' is 0 and head_count_kv 2 in layer 1"),
         ("attention.head_count_kv", 3, "key 'llama.attention.head_count_kv' is 3 in layer 0"),
