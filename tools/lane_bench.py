@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,8 +59,15 @@ def argument_parser() -> ArgumentParser:
     )
     add("--trace", type=Path, metavar="OUT.json", help="write a trace of a step, which Perfetto opens")
     add("--plot", type=Path, metavar="OUT.svg", help="draw a roofline")
-    add("--version", action="version", version=f"lane-bench {version('lane-mlir')}")
+    add("--version", action="version", version=f"lane-bench {_version()}")
     return parser
+
+
+def _version() -> str:
+    try:
+        return version("lane-mlir")
+    except PackageNotFoundError:  # run from its sources
+        return "unknown"
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -100,7 +107,7 @@ def measure(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Figu
     started = time.perf_counter()
     step, device = _load(a, progress)
     decode = _program(step, 1)
-    loaded = time.perf_counter() - started
+    ready, loaded = time.perf_counter() - started, (device.loaded_bytes, device.loading_seconds)
     progress("measuring memory")
     bandwidth = read_bandwidth(device.gpu)
     progress("timing steps")
@@ -131,7 +138,8 @@ def measure(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Figu
         chunk=a.chunk,
         prompt=prompt,
         bandwidth=bandwidth,
-        loaded=(Path(a.model).stat().st_size, loaded),
+        loaded=loaded,
+        ready=ready,
     )
     return figures, device.gpu.chip.arch
 

@@ -97,6 +97,16 @@ class Device(Protocol):
         ...
 
 
+@runtime_checkable
+class WholeChunks(Protocol):
+    """
+    A device that compiles a step for longer than it runs one for each token of a chunk: what is left of a prompt beyond
+    whole chunks is read token by token.
+    """
+
+    whole_chunks: bool
+
+
 class CpuDevice:
     """The launches in numpy, on this machine."""
 

@@ -31,6 +31,7 @@ from lane_mlir.runtime.device import (
     Program,
     Progress,
     SelfContinuing,
+    WholeChunks,
     open_device,
     silent,
 )
@@ -327,7 +328,7 @@ class Step:
         """Read the tokens of a sequence from its beginning, chunk by chunk; the program of each, with its outputs."""
         self._position = 0
         generation = self._generation
-        chunks = [tokens[start : start + self.chunk] for start in range(0, len(tokens), self.chunk)]
+        chunks = np.split(tokens, np.cumsum(self._chunk_rows(len(tokens)))[:-1])
         programs = [self.compiled(len(chunk), logits).program for chunk in chunks]
         done = 0
         for chunk, program in zip(chunks, programs, strict=True):
@@ -346,6 +347,13 @@ class Step:
             self._position += len(chunk)
             done += len(chunk)
             yield program
+
+    def _chunk_rows(self, count: int) -> list[int]:
+        """The rows of the chunks in which so many tokens are read."""
+        whole, rest = divmod(count, self.chunk)
+        if isinstance(self.device, WholeChunks):
+            return [self.chunk] * whole + [1] * rest
+        return [self.chunk] * whole + [rest] * (rest > 0)
 
     def _expect_current(self, generation: int) -> None:
         if self._generation != generation:

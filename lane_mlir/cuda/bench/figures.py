@@ -94,7 +94,9 @@ class Figures:
     prompt: Sequence[float]
     bandwidth: float
     loaded: tuple[int, float]
-    """Bytes of the model, and seconds from opening the file to the first step that can run."""
+    """Bytes of weights, and seconds that loading them took."""
+    ready: float
+    """Seconds from opening the file to a decode step that can run, with loading and compilation."""
 
     @property
     def step(self) -> float:
@@ -118,7 +120,7 @@ class Figures:
         - `decode`: `depth`, `step_seconds` (median), `repeats`, `tokens_per_second`, `generated_seconds` (or null),
           `weight_bytes`, `state_bytes`, `bytes_per_second`, `share` of `read_bytes_per_second`;
         - `prefill`: null, or `tokens`, `chunk`, `seconds` (median), `tokens_per_second`;
-        - `load`: `bytes`, `seconds`;
+        - `load`: `bytes` of weights, `seconds`, `ready_seconds` from the file to a step, with compilation;
         - `kinds`: a list of `kind`, `count`, `seconds`, `bytes`, `operations`;
         - `launches`: a list of `kind`, `kernels`, `where`, `seconds`, `bytes`, `operations`.
         """
@@ -145,7 +147,7 @@ class Figures:
                 "share": self.must_move / self.step / self.bandwidth,
             },
             "prefill": self._prefill(),
-            "load": {"bytes": self.loaded[0], "seconds": self.loaded[1]},
+            "load": {"bytes": self.loaded[0], "seconds": self.loaded[1], "ready_seconds": self.ready},
             "read_bytes_per_second": self.bandwidth,
             "kinds": [
                 {"kind": kind.kind, "count": kind.count, "seconds": kind.seconds, **_moved(kind.traffic)}
@@ -182,7 +184,8 @@ class Figures:
         lines = [
             f"{self.model} on {self.card}: "
             f"{target.numerics.data}, cache {target.cache.data}, state {target.state.data}",
-            f"load      {size / 1e9:.2f} GB in {seconds:.2f} s, compilation with it",
+            f"load      {size / 1e9:.2f} GB in {seconds:.2f} s ({size / max(seconds, 1e-9) / 1e9:.1f} GB/s); "
+            f"{self.ready:.2f} s from the file to a step, with compilation",
             f"read      {self.bandwidth / 1e9:.0f} GB/s, a plain read of memory in this run",
             f"decode    {1 / self.step:.0f} tok/s at depth {self.depth}: {self.step * 1e6:.1f} us a step"
             f" (median of {len(self.steps)}, {min(self.steps) * 1e6:.1f} to {max(self.steps) * 1e6:.1f})",

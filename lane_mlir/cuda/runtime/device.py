@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -30,6 +31,8 @@ class CudaDevice:
     there is none to be used.
     """
 
+    whole_chunks: bool = True
+
     def __init__(
         self,
         tensors: Tensors,
@@ -47,6 +50,9 @@ class CudaDevice:
         self.history = History()
         """What was done since the state was zero."""
         self._schedules: list[ScheduleOp] = []
+        self.loaded_bytes = 0
+        """Bytes of weights that were copied from the host."""
+        self.loading_seconds = 0.0
 
     @property
     def name(self) -> str:
@@ -103,7 +109,9 @@ class CudaDevice:
         arrival = placement.arrival
         if not arrival.offsets:
             return
-        done, total = 0, arrival.copied
+        done, total, started = 0, arrival.copied, time.perf_counter()
         for size in self.weights.load(arrival):
             done += size
             self._progress(f"loading the weights onto {self.name}", done, total)
+        self.loaded_bytes += done
+        self.loading_seconds += time.perf_counter() - started
