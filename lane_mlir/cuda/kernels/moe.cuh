@@ -3,8 +3,9 @@
 //     hidden[r, j] = act(wg[e]·x[r] + bg[e], wu[e]·x[r] + bu[e])     for the j-th expert e that row r has chosen
 //     y[r] = Σ_j weight[r, j]·(wd[e]·hidden[r, j] + bd[e])           (+ the shared expert's, times its weight)
 //
-// Which experts a row has chosen, moe_router.cuh has written. The products are those of gemv.cuh: in the first kernel
-// each chosen expert of a row has blocks of its own; in the second the chosen experts' hidden values lie one after the
+// Which experts its row chooses, a block of the first kernel finds from the router's logits (moe_router.cuh); the first
+// block of a row writes it down for the second kernel. The products are those of gemv.cuh: in the first kernel each chosen
+// expert of a row has blocks of its own; in the second the chosen experts' hidden values lie one after the
 // other, as one row of `used`·dff, and a group of lanes goes along the rows of all their weights, so that the loads of
 // the next expert are on their way while one is multiplied. A shared expert's weights are loaded before the wait.
 #pragma once
@@ -123,18 +124,31 @@ LANE_DEVICE GemvInput row_of(const GemvInput& x, i64 row) {
   return {x.words + row * S.k * S.words, x.scales + row * (S.k / QBLOCK) * S.words, nullptr};
 }
 
+// What the blocks choose from, and where it is written down.
+struct MoeChoice {
+  const float* logits;          // [rows, columns of the router]
+  const float* selection_bias;  // [experts]
+  Routed* chosen;               // [rows, used], then the shared expert's
+};
+
 // The first kernel: rows·used·(dff/columns) blocks for the chosen experts, then rows·(sdff/columns) for the shared one,
 // whose weights are in formats SG and SU.
-template <typename GATE, typename UP, GemvShape S, typename SG, typename SU, GemvShape SS, MoeShape M>
-LANE_DEVICE void moe_hidden(const GemvInput& x, const GemvInput& shared_x, const Routed* chosen, const MoeWeights& w,
+template <typename GATE, typename UP, GemvShape S, typename SG, typename SU, GemvShape SS, MoeShape M, RouterShape R>
+LANE_DEVICE void moe_hidden(const GemvInput& x, const GemvInput& shared_x, const MoeChoice& choice, const MoeWeights& w,
                             const MoeWeights& shared, const Hidden& hidden, const Hidden& shared_hidden) {
   constexpr int BLOCKS = ceil_div(M.dff, S.columns()), CHOSEN_BLOCKS = M.rows * M.used * BLOCKS;
+  __shared__ Routed chosen[M.chosen()];
   let_successor_start();
   int block = blockIdx.x;
   if (M.sdff == 0 || block < CHOSEN_BLOCKS) {
     int slot = block / BLOCKS, row = slot / M.used;
     wait_for_predecessor();
-    int e = chosen[row * M.chosen() + slot % M.used].expert;
+    if (threadIdx.x < WARP) choose<R>(choice.logits + row * R.columns(), choice.selection_bias, chosen);
+    __syncthreads();
+    if (block % (M.used * BLOCKS) == 0 && threadIdx.x < M.chosen()) {
+      choice.chosen[row * M.chosen() + threadIdx.x] = chosen[threadIdx.x];
+    }
+    int e = chosen[slot % M.used].expert;
     ExpertWeights<GATE, UP> expert = {
         planes_of<GATE, static_cast<i64>(M.experts) * M.dff, M.d>(w.gate),
         planes_of<UP, static_cast<i64>(M.experts) * M.dff, M.d>(w.up),

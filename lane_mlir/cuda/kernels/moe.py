@@ -14,7 +14,7 @@ ROUTER_WARPS = 8
 """Warps of a block where it is stored in rows, an expert each."""
 
 ROUTER_ROWS = 4
-"""Rows that a block routes at most: the last one to finish chooses for them, a warp a row."""
+"""Rows that a block routes at most."""
 
 MOST_CHOSEN = 32
 """Experts that a row can choose, and groups they can be in: a lane each."""

@@ -1,4 +1,5 @@
-// The router of launch.moe: logits of every expert, and the choice.
+// The router of launch.moe: logits of every expert, by a kernel of their own, and the choice, which the blocks of the next
+// kernel make, each for its row: that takes less time than waiting for one block to make it for all.
 //
 //     logits = wr·x (+ rb);   scores = softmax(logits), sigmoid(logits) or logits;   by scores (+ sb), ties to the lower
 //     expert, the `used` best are chosen, of the `groups_used` best of `groups` equal runs of experts (a run's score is
@@ -6,7 +7,6 @@
 //     2^-14) where `renormalize`, times `scale`
 //
 // A shared expert's gate [d] is one more column of wr; its weight, sigmoid(gate·x), follows those of the chosen ones.
-// Blocks over columns and rows write logits; the last one of some rows chooses for them, a warp a row.
 //
 // Limits: `used` and `groups` at most 32.
 #pragma once
@@ -47,12 +47,9 @@ struct Routed {
 
 struct RouterOperands {
   const u8* weight;
-  const float* bias;            // [experts]
-  const float* selection_bias;  // [experts]
-  const u8* gate;               // [d]
-  float* logits;                // [rows, columns]
-  Routed* chosen;               // [rows, used], then the shared expert's
-  u32* counter;                 // [blocks of rows], 0 between runs
+  const float* bias;  // [experts]
+  const u8* gate;     // [d]
+  float* logits;      // [rows, columns]
 };
 
 // ---- The choice, by a warp: lane l has experts l, l + 32, …. ----
@@ -69,13 +66,13 @@ LANE_DEVICE int best_of(const u32 (&rank)[N], u32& best) {
   u32 mine = 0;
 #pragma unroll
   for (int i = 0; i < N; i++) mine = max(mine, rank[i]);
-  best = warp_max(mine);
+  best = __reduce_max_sync(ALL_LANES, mine);
   u32 index = ~0u;
 #pragma unroll
   for (int i = N - 1; i >= 0; i--) {
     if (rank[i] == best) index = i * WARP + threadIdx.x % WARP;
   }
-  return static_cast<int>(~warp_max(~index));
+  return static_cast<int>(~__reduce_max_sync(ALL_LANES, ~index));
 }
 
 // Closes the experts outside the best groups: their rank becomes that of -infinity.
@@ -178,17 +175,6 @@ LANE_DEVICE void choose(const float* logits, const float* selection_bias, Routed
   if (S.gated && lane == 0) chosen[S.used] = {0, sigmoid(logits[S.experts])};
 }
 
-// The last block of some rows to come here chooses for them.
-template <RouterShape S>
-LANE_DEVICE void choose_rows(const RouterOperands& o, int first) {
-  if (gridDim.x > 1 && !is_last_block(o.counter + blockIdx.y, gridDim.x)) return;
-  if (gridDim.x == 1) __syncthreads();
-  for (int i = threadIdx.x / WARP; i < S.rows_a_block && first + i < S.rows; i += S.warps) {
-    i64 row = first + i;
-    choose<S>(o.logits + row * S.columns(), o.selection_bias, o.chosen + row * S.chosen());
-  }
-}
-
 // ---- The logits. ----
 
 // By a router of plain values stored transposed, [d, experts]: a block takes 8 columns, 4 rows of the weight a warp.
@@ -238,7 +224,6 @@ LANE_DEVICE void route_transposed(const float* x, const RouterOperands& o) {
     for (int warp = 0; warp < S.warps; warp++) total += partial[row][warp][at % ROUTER_COLUMNS];
     o.logits[static_cast<i64>(first_row + row) * S.columns() + to] = total;
   }
-  choose_rows<S>(o, first_row);
 }
 
 // A block of 32 of an activation from memory.
@@ -311,7 +296,6 @@ LANE_DEVICE void route_rows(const GemvInput& x, const RouterOperands& o) {
     if (o.bias != nullptr && !is_gate) total += load_constant(o.bias + column);
     o.logits[static_cast<i64>(first_row + r) * S.columns() + column] = total;
   }
-  choose_rows<S>(o, first_row);
 }
 
 }  // namespace lane

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
-from lane_mlir.cuda.kernels.gemv import QBLOCK, GemvSplit, split_gemv, staged_bytes, unit_values
+from lane_mlir.cuda.kernels.gemv import QBLOCK, GemvSplit, rows_a_warp, split_gemv, staged_bytes, unit_values
 from lane_mlir.cuda.kernels.moe import (
     MOST_CHOSEN,
     ROUTER_COLUMNS,
@@ -152,7 +152,7 @@ class Mixture:
     # Kernels.
 
     def router(self, printing: Printing) -> Kernel:
-        """Logits of all experts and, by the last block of some rows, their choice."""
+        """Logits of all experts."""
         launch = self.launch
         d, experts, rows = launch.d.data, launch.experts.data, launch.rows.data
         columns, rows_a_block = experts + self.gated, min(rows, ROUTER_ROWS)
@@ -165,7 +165,7 @@ class Mixture:
         warps = router_warps(experts, d, self.multiprocessors) if transposed else ROUTER_WARPS
         shape = self.router_shape(rows_a_block=rows_a_block, warps=warps, words=words or None)
         x = printing.reads("x", launch.x) if transposed else self.input(printing, format)
-        operands = self._router_operands(printing, columns, ceil_div(rows, rows_a_block))
+        operands = self._router_operands(printing)
         call = f"route_transposed<{shape}>({x}, {operands})"
         if not transposed:
             call = f"route_rows<{shape}, {type_of(format)}>({x}, {operands})"
@@ -179,18 +179,23 @@ class Mixture:
             block=warps * WARP,
         )
 
-    def _router_operands(self, printing: Printing, columns: int, counters: int) -> str:
+    def _router_operands(self, printing: Printing) -> str:
         launch = self.launch
         given = [
             printing.weight("router", launch.wr),
             printing.reads("router_bias", launch.rb),
-            printing.reads("selection_bias", launch.sb),
             printing.weight("shared_gate", launch.sgate),
-            printing.scratch("logits", "float", 4 * launch.rows.data * columns),
-            self.chosen(printing),
-            printing.scratch("chosen_counter", "u32", 4 * counters, zeroed=True),
+            self.logits(printing),
         ]
         return f"RouterOperands{{{', '.join(given)}}}"
+
+    def logits(self, printing: Printing) -> str:
+        """The router's logits of all rows."""
+        return printing.scratch("logits", "float", 4 * self.launch.rows.data * (self.launch.experts.data + self.gated))
+
+    def _choice(self, printing: Printing) -> str:
+        bias = printing.reads("selection_bias", self.launch.sb)
+        return f"MoeChoice{{{self.logits(printing)}, {bias}, {self.chosen(printing)}}}"
 
     def _split(self, formats: Sequence[Format], per_warp: int, whole: bool) -> GemvSplit:
         launch = self.launch
@@ -204,6 +209,15 @@ class Mixture:
             whole_blocks=whole,
             multiprocessors=self.multiprocessors,
         )
+
+    @property
+    def per_warp(self) -> int:
+        """Rows of a gate and an up weight of a warp: as planned for one row; each of several has warps of its own."""
+        launch = self.launch
+        if launch.rows.data == 1:
+            return launch.per_warp.data
+        hidden = launch.rows.data * launch.k.data * launch.dff.data
+        return min(rows_a_warp(format, hidden, launch.d.data, 1) for format in launch.input_formats())
 
     def _gemv_shape(self, split: GemvSplit, k: int, format: Format) -> str:
         return struct(
@@ -224,8 +238,8 @@ class Mixture:
         gate, up, down = launch.formats.data
         of_shared = shared.formats if shared is not None else (gate, up, down)
         words = (self.words_for(down), self.words_for(of_shared[2]))
-        split = self._split((gate, up), launch.per_warp.data, any(words))
-        shared_split = replace(self._split(of_shared, launch.per_warp.data, any(words)), warps=split.warps)
+        split = self._split((gate, up), self.per_warp, any(words))
+        shared_split = replace(self._split(of_shared, self.per_warp, any(words)), warps=split.warps)
         shape, shared_shape = self._gemv_shape(split, d, gate), self._gemv_shape(shared_split, d, of_shared[0])
         types = (
             f"{type_of(gate)}, {type_of(up)}, {shape}, {type_of(of_shared[0])}, {type_of(of_shared[1])}, {shared_shape}"
@@ -245,7 +259,7 @@ class Mixture:
         if shared is not None:
             shared_hidden = self.hidden(printing, "shared_hidden", rows, shared.dff, words[1])
         call = (
-            f"moe_hidden<{types}, {self.shape}>({x}, {shared_x}, {self.chosen(printing)}, "
+            f"moe_hidden<{types}, {self.shape}, {self.router_shape()}>({x}, {shared_x}, {self._choice(printing)}, "
             f"MoeWeights{{{', '.join(weights)}}}, MoeWeights{{{', '.join(shared_weights)}}}, {hidden}, {shared_hidden})"
         )
         blocks = rows * used * ceil_div(dff, split.columns)
