@@ -74,7 +74,7 @@ def rows_a_warp(fmt: Format, n: int, k: int, m: int) -> int:
     More rows reuse each load of the activation and keep more weight loads in flight, until too few warps are left to
     cover the chip or the m x rows sums no longer fit in registers. Rows shorter than one load of the warp gain less.
     """
-    rows = _ROWS_A_WARP if m <= 4 else 2
+    rows = _ROWS_A_WARP if m <= 2 else 2
     if k < _WARP_VALUES or (not fmt.is_block and m > 1):
         rows = min(rows, 2)
     while rows > 1 and (n % rows or n // rows < _MIN_WARPS):
