@@ -221,3 +221,28 @@ def test_lands_in_rows_of_a_table(compare: Any, random: Any, transposed: Any, ex
         x=random(2, 32), wr=transposed(random(6, 32)), t=np.full((6, 32), 7, np.float32), pos=np.array([3], np.int32),
         **experts(f32, 6, 32, 32),
     ).check(SUMS)  # fmt: skip
+
+
+@pytest.mark.parametrize("numerics", ["int8", "two_pass_int8"])
+@pytest.mark.parametrize("formats", [(Format.Q4_0, Format.Q4_0, Format.Q8_0), (Format.Q8_0, Format.Q4_K, Format.Q6_K)])
+def test_many_rows_sorted_by_experts(
+    compare: Any, random: Any, out: Any, activation: Any, transposed: Any, experts: Any, numerics: str, formats: Any
+):
+    """Experts that nobody chooses, and one that all rows do: more than a tile of rows, and tiles that are not full."""
+    width = 256 if Format.Q6_K in formats else 64
+    router = random(9, 256)
+    router[3] = 0
+    text = launch(
+        256, width, 9, 2, 50, ", ".join(str(f) for f in formats), "score softmax act silu", "renormalize", "router_bias %rb"
+    ).replace("] into", "] gate_bias %bg up_bias %bu down_bias %bd shared %sg, %su, %sd [q8_0, q8_0, q8_0](sdff = 96)"
+              " shared_gate %sgate into")  # fmt: skip
+    bias = np.array([0, 0, -90, 90, 0, 0, 0, -90, 0], np.float32)
+    got = compare(
+        text, numerics, x=activation(random(50, 256)), wr=transposed(router), rb=bias, y=out((50, 256)),
+        bg=random(9, width), bu=random(9, width), bd=random(9, 256), sgate=random(256),
+        **experts(formats, 9, 256, width), **experts((Format.Q8_0,) * 3, 1, 256, 96, "s"),
+    ).check(tolerance(numerics))  # fmt: skip
+    assert [use.kernel.name for use in got.unit.uses] == [
+        "moe_router", "moe_choose", "moe_sort", "moe_gather", "moe_gate_up", "moe_down_up", "moe_shared_hidden",
+        "moe_shared", "moe_combine",
+    ]  # fmt: skip
