@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lane_mlir.cuda.kernels.gemv import GemvSplit, gemv_f32_parts, rows_a_warp, split_gemv
+from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, GemvSplit, gemv_f32_parts, rows_a_warp, split_gemv
 from lane_mlir.formats import Format
 
 ROUTER_COLUMNS = 8
@@ -13,13 +13,18 @@ ROUTER_COLUMNS = 8
 ROUTER_WARPS = 8
 """Warps of a block where it is stored in rows, an expert each."""
 
-ROUTER_ROWS = 4
-"""Rows that a block routes at most."""
+_FEW_ROWS, _MANY_ROWS = 4, 8
+"""Rows that a block routes at most: of a few, few, so that more blocks are at work; of many, more for each weight."""
 
 MOST_CHOSEN = 32
 """Experts that a row can choose, and groups they can be in: a lane each."""
 
 _WARP = 32
+
+
+def router_rows(rows: int) -> int:
+    """Rows that a block routes."""
+    return min(rows, _FEW_ROWS if rows <= GEMV_ROWS else _MANY_ROWS)
 
 
 def router_warps(experts: int, d: int, multiprocessors: int) -> int:

@@ -9,8 +9,8 @@ from lane_mlir.cuda.kernels.gemv import QBLOCK, GemvSplit, rows_a_warp, split_ge
 from lane_mlir.cuda.kernels.moe import (
     MOST_CHOSEN,
     ROUTER_COLUMNS,
-    ROUTER_ROWS,
     ROUTER_WARPS,
+    router_rows,
     router_warps,
     split_down,
 )
@@ -148,7 +148,7 @@ class Mixture:
         """Logits of all experts."""
         launch = self.launch
         d, experts, rows = launch.d.data, launch.experts.data, launch.rows.data
-        columns, rows_a_block = experts + self.gated, min(rows, ROUTER_ROWS)
+        columns, rows_a_block = experts + self.gated, router_rows(rows)
         transposed = buffer_of(launch.wr).transposed is not None
         format = launch.router.data if launch.router is not None else Format.F32
         layout(format)
