@@ -41,6 +41,7 @@ def argument_parser() -> ArgumentParser:
     add = parser.add_argument
     add("model", metavar="MODEL.gguf", help="the checkpoint")
     add("--depth", type=int, default=0, metavar="N", help="tokens before the steps that are timed (default: 0)")
+    add("--sequences", type=int, default=1, metavar="N", help="sequences that decode together (default: 1)")
     add("--steps", type=int, default=128, metavar="N", help="decode steps in each repeat (default: %(default)s)")
     add("--repeats", type=int, default=REPEATS, metavar="N", help="repeats, of which medians (default: %(default)s)")
     add("--prompt", type=int, default=512, metavar="N", help="tokens of the prompt; 0 for none (default: %(default)s)")
@@ -89,7 +90,15 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _refuse_wrong(arguments: argparse.Namespace) -> None:
-    at_least = {"--steps": 1, "--repeats": 1, "--chunk": 1, "--a-graph": 1, "--depth": 0, "--prompt": 0}
+    at_least = {
+        "--sequences": 1,
+        "--steps": 1,
+        "--repeats": 1,
+        "--chunk": 1,
+        "--a-graph": 1,
+        "--depth": 0,
+        "--prompt": 0,
+    }
     for option, least in at_least.items():
         value: int = getattr(arguments, option.strip("-").replace("-", "_"))
         if value < least:
@@ -106,7 +115,7 @@ def measure(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Figu
     a = arguments
     started = time.perf_counter()
     step, device = _load(a, progress)
-    decode = _program(step, 1)
+    decode = _program(step, 1, a.sequences)
     ready, loaded = time.perf_counter() - started, (device.loaded_bytes, device.loading_seconds)
     progress("measuring memory")
     bandwidth = read_bandwidth(device.gpu)
@@ -114,7 +123,7 @@ def measure(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Figu
     for address, size in device.state.regions:
         # Keys, values and state that are not zeros, whose products may take less power.
         device.gpu.compute.fill(address, size, 0x35)
-    decode.set_tokens([0])
+    decode.set_tokens([0] * a.sequences)
     steps = step_seconds(decode, a.depth, a.steps, a.repeats, a_graph=a.a_graph)
     generated = generated_seconds(decode, 0, a.depth, a.steps) if a.steps > 1 else None
     progress("timing launches")
@@ -131,6 +140,7 @@ def measure(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Figu
         card=device.name,
         target=decode.schedule.target,
         depth=a.depth,
+        sequences=a.sequences,
         steps=steps,
         generated=generated,
         launches=launches,
@@ -171,10 +181,10 @@ def _load(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Step, 
     return step, device
 
 
-def _program(step: Step, rows: int) -> CudaProgram:
+def _program(step: Step, rows: int, sequences: int = 1) -> CudaProgram:
     from lane_mlir.cuda.runtime import CudaProgram
 
-    program = step.compiled(rows).program
+    program = step.compiled(rows, sequences=sequences).program
     assert isinstance(program, CudaProgram)
     return program
 

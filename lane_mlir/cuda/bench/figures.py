@@ -84,10 +84,12 @@ class Figures:
     card: str
     target: TargetAttr
     depth: int
+    sequences: int
+    """Sequences that decode together, a token of each in every step."""
     steps: Sequence[float]
     """Of each repeat, seconds a step."""
     generated: float | None
-    """Seconds a token by the clock of the host."""
+    """Seconds a step by the clock of the host."""
     launches: Sequence[LaunchTime]
     prompt_tokens: int
     chunk: int
@@ -117,8 +119,9 @@ class Figures:
         The figures as plain data; times in seconds, bytes as they are, rates a second.
 
         - `model`, `card`, `target`: `chip`, `numerics`, `cache`, `state`;
-        - `decode`: `depth`, `step_seconds` (median), `repeats`, `tokens_per_second`, `generated_seconds` (or null),
-          `weight_bytes`, `state_bytes`, `bytes_per_second`, `share` of `read_bytes_per_second`;
+        - `decode`: `depth`, `sequences`, `step_seconds` (median), `repeats`, `tokens_per_second` of all sequences,
+          `generated_seconds` a step in the host's hands (or null), `weight_bytes`, `state_bytes`, `bytes_per_second`,
+          `share` of `read_bytes_per_second`;
         - `prefill`: null, or `tokens`, `chunk`, `seconds` (median), `tokens_per_second`;
         - `load`: `bytes` of weights, `seconds`, `ready_seconds` from the file to a step, with compilation;
         - `kinds`: a list of `kind`, `count`, `seconds`, `bytes`, `operations`;
@@ -137,9 +140,10 @@ class Figures:
             },
             "decode": {
                 "depth": self.depth,
+                "sequences": self.sequences,
                 "step_seconds": self.step,
                 "repeats": list(self.steps),
-                "tokens_per_second": 1 / self.step,
+                "tokens_per_second": self.sequences / self.step,
                 "generated_seconds": self.generated,
                 "weight_bytes": moved.weights,
                 "state_bytes": moved.state,
@@ -181,19 +185,21 @@ class Figures:
         target = self.target
         rate, share = self.must_move / self.step, self.must_move / self.step / self.bandwidth
         size, seconds = self.loaded
+        together = f", {self.sequences} sequences together" if self.sequences > 1 else ""
         lines = [
             f"{self.model} on {self.card}: "
             f"{target.numerics.data}, cache {target.cache.data}, state {target.state.data}",
             f"load      {size / 1e9:.2f} GB in {seconds:.2f} s ({size / max(seconds, 1e-9) / 1e9:.1f} GB/s); "
             f"{self.ready:.2f} s from the file to a step, with compilation",
             f"read      {self.bandwidth / 1e9:.0f} GB/s, a plain read of memory in this run",
-            f"decode    {1 / self.step:.0f} tok/s at depth {self.depth}: {self.step * 1e6:.1f} us a step"
+            f"decode    {self.sequences / self.step:.0f} tok/s at depth {self.depth}{together}: "
+            f"{self.step * 1e6:.1f} us a step"
             f" (median of {len(self.steps)}, {min(self.steps) * 1e6:.1f} to {max(self.steps) * 1e6:.1f})",
             f"          {self.must_move / 1e6:.1f} MB a step ({self.traffic.weights / 1e6:.1f} weights, "
             f"{self.traffic.state / 1e6:.2f} state): {rate / 1e9:.0f} GB/s, {share:.0%} of the read",
         ]
         if self.generated is not None:
-            lines.append(f"generate  {1 / self.generated:.0f} tok/s, tokens in the host's hands")
+            lines.append(f"generate  {self.sequences / self.generated:.0f} tok/s, tokens in the host's hands")
         if self.prompt:
             seconds = median(self.prompt)
             lines.append(

@@ -59,7 +59,7 @@ def step_seconds(program: CudaProgram, position: int, steps: int, repeats: int, 
     graph = program.graph_of(a_graph)
     found: list[float] = []
     for _ in range(repeats + 1):
-        program.set_position(position)
+        stand_at(program, position)
         stream.record(begin)
         for _ in range(graphs):
             stream.run(graph)
@@ -70,10 +70,16 @@ def step_seconds(program: CudaProgram, position: int, steps: int, repeats: int, 
     return found[1:]
 
 
+def stand_at(program: CudaProgram, position: int) -> None:
+    """Set the position of all sequences of a step."""
+    for sequence in range(program.sequences):
+        program.set_position(position, sequence)
+
+
 def generated_seconds(program: CudaProgram, token: int, position: int, count: int) -> float:
-    """Seconds a token takes as a caller sees it: by the clock of the host, each token in its hands."""
-    program.set_tokens(np.array([token], np.int32))
-    program.set_position(position)
+    """Seconds a step takes as a caller sees it: by the clock of the host, its tokens in its hands."""
+    program.set_tokens(np.full(program.sequences, token, np.int32))
+    stand_at(program, position)
     made = program.continued(count)
     next(made)
     started = time.perf_counter()
@@ -110,7 +116,7 @@ def launch_seconds(program: CudaProgram, position: int, repeats: int) -> list[fl
     overhead = mean(_kept(_between(gpu, gpu.compute, [None] * SEGMENT)))
     runs: list[list[float]] = []
     for _ in range(repeats + 1):
-        program.set_position(position)
+        stand_at(program, position)
         times: list[float] = []
         for segment in _segments([bound.launch for bound in program.launches]):
             times += _between(gpu, gpu.compute, segment)

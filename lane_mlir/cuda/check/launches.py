@@ -126,6 +126,7 @@ class LaunchCheck:
                 else:
                     self._slow.launch(bound.launch)
             self._made.append([self._downloaded(value, form) for value, form in written])
+            stream.sync()
 
     def _fault(self, launch: LaunchOp, error: DriverError) -> LaneError:
         if not error.is_fault:
@@ -145,7 +146,6 @@ class LaunchCheck:
                 continue
             done.add((held, form))
             stream.upload(self._address(held, form), self._bytes(held, form))
-        stream.sync()
 
     def _address(self, held: BufferOp, form: Touch) -> int:
         if form is Touch.PLAIN:
@@ -165,7 +165,6 @@ class LaunchCheck:
         held = buffer_of(value).holder(form)[0]
         data = np.zeros(self._bytes(held, form).nbytes, np.uint8)
         self._gpu.compute.download(data, self._address(held, form))
-        self._gpu.compute.sync()
         return data
 
     # What it ends with.

@@ -152,7 +152,7 @@ class CudaGpu:
         """More than 48 KiB of dynamic shared memory must be asked for; cuda.core does not."""
         if signature.shared:
             attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            device = self._driver.CUdevice(self._device.device_id)
+            device = _value(self._driver.cuDeviceGet(self._device.device_id))
             _values(self._driver.cuKernelSetAttribute(attribute, signature.shared, kernel.handle, device))
 
     def event(self, *, timed: bool = False) -> CudaEvent:
@@ -161,7 +161,8 @@ class CudaGpu:
 
     def capture(self, launches: Sequence[KernelLaunch]) -> Any:
         with _reported():
-            builder = self.compute.stream.create_graph_builder()
+            # On a stream of its own, which a launch that cannot be captured may leave unusable.
+            builder = self._device.create_graph_builder()
             builder.begin_building()
             for launch in launches:
                 self.compute.launch_on(builder, launch)

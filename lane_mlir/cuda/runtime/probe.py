@@ -53,10 +53,10 @@ class SlowPredecessor:
     yet: a kernel that does not wait gives another result than one that does.
 
     `regions`: first byte and size of all memory that launches write, each a multiple of 16 bytes. `delay`: seconds that
-    the predecessor takes.
+    the predecessor takes, more than the host does to launch its successor.
     """
 
-    def __init__(self, gpu: Gpu, regions: Sequence[tuple[int, int]], delay: float = 30e-6):
+    def __init__(self, gpu: Gpu, regions: Sequence[tuple[int, int]], delay: float = 500e-6):
         self._gpu, self._regions = gpu, [(address, size) for address, size in regions if size]
         slab = Slab()
         table = slab.reserve(24 * max(len(self._regions), 1))

@@ -177,6 +177,11 @@ class CudaProgram:
         self._history.add(Ran(self._ordinal, position=position, sequence=sequence))
 
     @property
+    def sequences(self) -> int:
+        """Sequences of which it runs a step."""
+        return sum(op.length for op in self._positions)
+
+    @property
     def position(self) -> int:
         """The position of the next run, in the first sequence."""
         op, index = self._position_of(0)

@@ -37,7 +37,7 @@ def figures(program: CudaProgram) -> Figures:
     assert target is not None
     launches = launch_times(program, 2, repeats=1)
     return Figures(
-        "tiny <q8_0>.gguf", "a card", target, 2, step_seconds(program, 2, 4, 2), 1e-4, launches, 5, 5, [1e-3], 4e12, (1000, 0.5), 2.0
+        "tiny <q8_0>.gguf", "a card", target, 2, 1, step_seconds(program, 2, 4, 2), 1e-4, launches, 5, 5, [1e-3], 4e12, (1000, 0.5), 2.0
     )  # fmt: skip
 
 

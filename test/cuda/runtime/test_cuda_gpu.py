@@ -66,7 +66,7 @@ class World:
             cuMemcpyHtoDAsync=lambda *a: self.call("upload", *a),
             cuMemsetD8Async=lambda *a: (Status("CUDA_ERROR_ILLEGAL_ADDRESS", 700),),
             cuKernelSetAttribute=lambda *a: self.call("attribute", *a),
-            CUdevice=lambda ordinal: f"device {ordinal}",
+            cuDeviceGet=lambda ordinal: (OK, f"device {ordinal}"),
             CUfunction_attribute=SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared"),
         )
 
@@ -105,7 +105,10 @@ class Device:
         self.world.call("set_current")
 
     def create_stream(self, options: Any) -> Any:
-        return SimpleNamespace(handle=7, create_graph_builder=lambda: Builder(self.world))
+        return SimpleNamespace(handle=7)
+
+    def create_graph_builder(self) -> Builder:
+        return Builder(self.world)
 
     def allocate(self, size: int, stream: Any) -> Any:
         if size > self.world.free:
