@@ -372,9 +372,9 @@ LANE_DEVICE void attend(Seen<S>& seen, A& ahead, const O& o, i64 sequence, int k
 // A head's results in parts: part i has its largest score and sum at pairs[i·per_block + head] and its weighted values
 // at y + i·per_block·vd. Afterwards `weights` has what each part's values are to be multiplied by, then, at MAX_PARTS,
 // the head's largest score and sum. By all threads of a block, which synchronize afterwards.
-template <AttentionShape S, int MOST = MAX_PARTS>
+template <AttentionShape S>
 LANE_DEVICE void weigh_parts(const float2* pairs, int parts, float* weights) {
-  constexpr int ROUNDS = ceil_div(MOST, WARP);
+  constexpr int ROUNDS = MAX_PARTS / WARP;
   int lane = threadIdx.x % WARP;
   for (int head = threadIdx.x / WARP; head < S.per_block; head += S.warps) {
     float2 pair[ROUNDS];
@@ -400,16 +400,16 @@ LANE_DEVICE void weigh_parts(const float2* pairs, int parts, float* weights) {
   }
 }
 
-// Vector `item` of the weighted sum of parts first, first + step, …, where a part has it at `place`.
+// Vector `item` of the weighted sum of parts first, first + step, ….
 template <AttentionShape S>
-LANE_DEVICE Stored<float, S.result_vec()> sum_parts(const float* y, const float* weights, int item, int place, int first,
-                                                    int step, int parts) {
+LANE_DEVICE Stored<float, S.result_vec()> sum_parts(const float* y, const float* weights, int item, int first, int step,
+                                                    int parts) {
   using Vector = Stored<float, S.result_vec()>;
   const float* weight = weights + item / (S.vd / S.result_vec()) * (MAX_PARTS + 2);
   Vector total = {};
 #pragma unroll 4
   for (int part = first; part < parts; part += step) {
-    Vector value = reinterpret_cast<const Vector*>(y)[static_cast<i64>(part) * S.results() + place];
+    Vector value = reinterpret_cast<const Vector*>(y)[static_cast<i64>(part) * S.results() + item];
 #pragma unroll
     for (int i = 0; i < S.result_vec(); i++) total.v[i] = fmaf(weight[part], value.v[i], total.v[i]);
   }
@@ -425,16 +425,16 @@ LANE_DEVICE float inverse_sum(float largest, float sum, const float* sinks, int 
   return factor / (sum * factor + exp2f(sink - top));
 }
 
-// Divides a vector of a block's result by the sum, gates it, and writes it: vector `item`, if it is one. By whole warps.
+// Divides a vector of a block's result by the sum of weights, of which `total` says the head's largest score and sum, gates
+// it, and writes it: vector `item`, if it is one. By whole warps.
 template <AttentionShape S, typename O>
 LANE_DEVICE void finish(const O& o, i64 first_unit, int item, bool active, Stored<float, S.result_vec()> value,
-                        const float* weights) {
+                        float2 total) {
   constexpr int VEC = S.result_vec();
   i64 vector = first_unit * (S.vd / VEC) + item;
   if (active) {
     int head = item / (S.vd / VEC);
-    const float* totals = weights + head * (MAX_PARTS + 2) + MAX_PARTS;
-    float factor = inverse_sum(totals[0], totals[1], o.sinks, static_cast<int>((first_unit + head) % S.heads));
+    float factor = inverse_sum(total.x, total.y, o.sinks, static_cast<int>((first_unit + head) % S.heads));
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
       value.v[i] *= factor;
@@ -474,17 +474,40 @@ struct InOrder {
   }
 };
 
+// Vector `item` of the weighted sum of what the warps of a block have made, and its head's largest score and sum: every
+// thread weighs for itself, which takes less time than to wait for one that does.
+template <AttentionShape S, typename Order>
+LANE_DEVICE Stored<float, S.result_vec()> sum_warps(const float2* pairs, const float* made, int item, float2& total) {
+  constexpr int WARPS = S.warps_a_set();
+  using Vector = Stored<float, S.result_vec()>;
+  int head = item / (S.vd / S.result_vec()), place = Order::template place<S>(item);
+  float2 pair[WARPS];
+  total = {NOTHING, 0.f};
+#pragma unroll
+  for (int i = 0; i < WARPS; i++) {
+    pair[i] = pairs[i * S.per_block + head];
+    total.x = fmaxf(total.x, pair[i].x);
+  }
+  Vector value = {};
+#pragma unroll
+  for (int i = 0; i < WARPS; i++) {
+    float weight = pair[i].x == NOTHING ? 0.f : exp2f(pair[i].x - total.x);
+    total.y = fmaf(weight, pair[i].y, total.y);
+    Vector own = reinterpret_cast<const Vector*>(made)[i * S.results() + place];
+#pragma unroll
+    for (int j = 0; j < S.result_vec(); j++) value.v[j] = fmaf(weight, own.v[j], value.v[j]);
+  }
+  return value;
+}
+
 // Sums what the warps of a block have made, `made` [warps of a set, per_block, vd] with their `pairs`, and where there
 // are several parts, by the last block, those: writes the result. By all threads of a block, after a barrier.
 template <AttentionShape S, typename Order, typename O>
 LANE_DEVICE void combine_parts(const O& o, int parts, const float2* pairs, float* made, float* weights) {
-  constexpr int VEC = S.result_vec(), ITEMS = S.results(), SET_WARPS = S.warps_a_set();
+  constexpr int VEC = S.result_vec(), ITEMS = S.results(), VECTORS = S.vd / VEC;
   using Vector = Stored<float, VEC>;
   int row = blockIdx.z, head_block = blockIdx.y;
   i64 unit = static_cast<i64>(row) * S.heads + head_block * S.per_block;
-  weigh_parts<S, SET_WARPS>(pairs, SET_WARPS, weights);
-  __syncthreads();
-
   i64 heads_at = static_cast<i64>(row) * S.head_blocks() + head_block;
   constexpr i64 PAIRS = (static_cast<i64>(S.rows) * S.heads * S.parts * 2 + 3) / 4 * 4;
   float2* part_pairs = reinterpret_cast<float2*>(o.partial) + heads_at * S.parts * S.per_block;
@@ -492,19 +515,17 @@ LANE_DEVICE void combine_parts(const O& o, int parts, const float2* pairs, float
   for (int base = 0; base < ITEMS; base += S.threads()) {
     int item = base + threadIdx.x;
     bool active = item < ITEMS;
+    float2 total = {0.f, 1.f};
     Vector value = {};
-    if (active) value = sum_parts<S>(made, weights, item, Order::template place<S>(item), 0, 1, SET_WARPS);
+    if (active) value = sum_warps<S, Order>(pairs, made, item, total);
     if (S.parts == 1 || parts == 1) {
-      finish<S>(o, unit, item, active, value, weights);
+      finish<S>(o, unit, item, active, value, total);
     } else if (active) {
       reinterpret_cast<Vector*>(part_values)[static_cast<i64>(blockIdx.x) * ITEMS + item] = value;
+      if (item % VECTORS == 0) part_pairs[blockIdx.x * S.per_block + item / VECTORS] = total;
     }
   }
   if (S.parts == 1 || parts == 1) return;
-  if (threadIdx.x < S.per_block) {
-    const float* totals = weights + threadIdx.x * (MAX_PARTS + 2) + MAX_PARTS;
-    part_pairs[blockIdx.x * S.per_block + threadIdx.x] = {totals[0], totals[1]};
-  }
   if (!is_last_block(o.counter + heads_at, parts)) return;
 
   weigh_parts<S>(part_pairs, parts, weights);
@@ -516,7 +537,7 @@ LANE_DEVICE void combine_parts(const O& o, int parts, const float2* pairs, float
     int share = SHARES > 1 ? static_cast<int>(threadIdx.x) / COLUMN : 0;
     bool active = item < ITEMS && share < SHARES;
     Vector value = {};
-    if (active) value = sum_parts<S>(part_values, weights, item, item, share, SHARES, parts);
+    if (active) value = sum_parts<S>(part_values, weights, item, share, SHARES, parts);
     if constexpr (SHARES > 1) {
       Vector* shared = reinterpret_cast<Vector*>(made);
       if (active) shared[share * ITEMS + item] = value;
@@ -530,7 +551,8 @@ LANE_DEVICE void combine_parts(const O& o, int parts, const float2* pairs, float
         }
       }
     }
-    finish<S>(o, unit, item, active, value, weights);
+    const float* totals = weights + min(item / VECTORS, S.per_block - 1) * (MAX_PARTS + 2) + MAX_PARTS;
+    finish<S>(o, unit, item, active, value, {totals[0], totals[1]});
   }
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from lane_mlir.cuda.kernels.delta import DELTA_CHUNK
 from lane_mlir.cuda.kernels.gemv import QBLOCK
 from lane_mlir.cuda.printer.kernel import Kernel, Printers, Printing, constant, element_type, refuse, struct
 from lane_mlir.cuda.printer.vectors import WARP, quantize_apart
@@ -43,6 +45,12 @@ _DELTA_ROWS = 8
 
 _MIN_COLUMNS = 32
 """Columns of the state that a block takes at least: 128 bytes of each row."""
+
+_CHUNK_THREADS = 256
+"""Threads of a block that takes rows in chunks, as in delta_chunks.cuh."""
+
+_FINISH_THREADS = 128
+"""Threads of a block that norms what was read out."""
 
 
 # Convolutions.
@@ -184,65 +192,108 @@ def print_gate_proj(launch: GateProjOp, printing: Printing) -> Sequence[Kernel]:
 
 
 def print_delta(launch: DeltaOp, printing: Printing) -> Sequence[Kernel]:
-    hv, d, rows, seqs = launch.hv.data, launch.d.data, launch.rows.data, launch.seqs.data
-    slices, threads = _delta_blocks(launch, printing.chip.multiprocessors)
+    d, n = launch.d.data, buffer_of(launch.out).length
     whole = d % QBLOCK == 0
-    apart = launch.quant is not None and not whole
-    n = buffer_of(launch.out).length
-    shape = struct(
-        "DeltaShape",
-        hv=hv,
-        hk=launch.hk.data,
-        d=d,
-        rows=rows,
-        cyclic=True if launch.order.data is KeyHeadOrder.CYCLIC else None,
-        eps=launch.eps.data,
-        f32=None if launch.f32 is not None or apart else False,
-        words=printing.words if launch.quant is not None and whole else None,
-        slices=slices if slices > 1 else None,
-        threads=threads,
-    )
-    read = [
-        printing.reads(name, value)
-        for name, value in (
-            ("q", launch.q),
-            ("k", launch.k),
-            ("v", launch.v),
-            ("z", launch.z),
-            ("b", launch.b),
-            ("a", launch.a),
-        )
-    ]
-    state, norm = printing.writes("state", launch.st), printing.reads("norm", launch.gn)
-    if apart and launch.f32 is None:
-        out = printing.scratch("values", "float", 4 * n)
-    else:
-        out = printing.writes("y", launch.out if launch.f32 is not None else None)
-    quantized = "nullptr, nullptr"
-    if launch.quant is not None and whole:
-        quantized = printing.writes_quantized("y", launch.out)
-    scratch = ["nullptr", "nullptr"]
-    if slices > 1:
-        scratch = [
-            printing.scratch("partial", "float", 4 * n),
-            printing.scratch("counter", "u32", 4 * seqs * hv, zeroed=True),
-        ]
-    operands = ", ".join([*read, state, norm, out, quantized, *scratch])
-    kernels = [
-        Kernel(
-            name="delta",
-            header="delta.cuh",
-            call=f"delta<{shape}>(DeltaOperands<{element_type(launch.st)}>{{{operands}}})",
-            arguments=printing.take(),
-            grid=(slices, hv, seqs),
-            block=threads,
-        )
-    ]
-    if apart:
+    made = _Delta(launch, printing.words if launch.quant is not None and whole else 0)
+    kernels = made.in_chunks(printing) if launch.delta_in_chunks(printing.numerics) else made.by_rows(printing)
+    if made.quantized_apart:
         own = launch.f32 is not None
         values = printing.reads("x", launch.out) if own else printing.scratch("values", "const float", 4 * n)
         kernels.append(quantize_apart(printing, values, launch.out, n))
     return kernels
+
+
+@dataclass(frozen=True)
+class _Delta:
+    """A launch of the delta rule; `words`: of the quantized result that the kernel writes itself."""
+
+    launch: DeltaOp
+    words: int
+
+    @property
+    def quantized_apart(self) -> bool:
+        return self.launch.quant is not None and not self.words
+
+    def by_rows(self, printing: Printing) -> list[Kernel]:
+        """One row after the other; of several slices of a head, the last block norms it."""
+        launch = self.launch
+        slices, threads = _delta_blocks(launch, printing.chip.multiprocessors)
+        partial, counter = "nullptr", "nullptr"
+        if slices > 1:
+            partial = printing.scratch("partial", "float", 4 * buffer_of(launch.out).length)
+            counter = printing.scratch("counter", "u32", 4 * launch.seqs.data * launch.hv.data, zeroed=True)
+        shape = self._shape(slices=slices if slices > 1 else None, threads=threads)
+        call = f"delta<{shape}>({self._operands(printing, partial, counter)})"
+        grid = (slices, launch.hv.data, launch.seqs.data)
+        return [self._kernel("delta", "delta.cuh", call, printing, grid, threads)]
+
+    def in_chunks(self, printing: Printing) -> list[Kernel]:
+        """32 rows at a time; then the norm of all that was read out."""
+        launch = self.launch
+        d, hv, seqs = launch.d.data, launch.hv.data, launch.seqs.data
+        columns = 32 if d % 32 == 0 else 16
+        partial = printing.scratch("partial", "float", 4 * buffer_of(launch.out).length)
+        call = f"delta_chunks<{self._shape()}, {columns}>({self._operands(printing, partial)})"
+        shared = 4 * (2 * DELTA_CHUNK * (d + 4) + (d + DELTA_CHUNK) * columns + 3 * DELTA_CHUNK * (DELTA_CHUNK + 2))
+        grid = (d // columns, hv, seqs)
+        header = "delta_chunks.cuh"
+        chunks = self._kernel("delta_chunks", header, call, printing, grid, _CHUNK_THREADS, shared)
+        partial = printing.scratch("partial", "float", 4 * buffer_of(launch.out).length)
+        warps = _FINISH_THREADS // WARP
+        call = f"delta_finish<{self._shape()}, {seqs}, {warps}>({self._operands(printing, partial)})"
+        grid = (ceil_div(launch.rows.data * seqs * hv, warps), 1, 1)
+        return [chunks, self._kernel("delta_finish", header, call, printing, grid, _FINISH_THREADS)]
+
+    def _kernel(
+        self,
+        name: str,
+        header: str,
+        call: str,
+        printing: Printing,
+        grid: tuple[int, int, int],
+        block: int,
+        shared: int = 0,
+    ) -> Kernel:
+        return Kernel(
+            name=name, header=header, call=call, arguments=printing.take(), grid=grid, block=block, shared=shared
+        )
+
+    def _shape(self, **blocks: int | None) -> str:
+        launch = self.launch
+        return struct(
+            "DeltaShape",
+            hv=launch.hv.data,
+            hk=launch.hk.data,
+            d=launch.d.data,
+            rows=launch.rows.data,
+            cyclic=True if launch.order.data is KeyHeadOrder.CYCLIC else None,
+            eps=launch.eps.data,
+            f32=None if launch.f32 is not None or self.quantized_apart else False,
+            words=self.words or None,
+            **blocks,
+        )
+
+    def _operands(self, printing: Printing, partial: str, counter: str = "nullptr") -> str:
+        launch = self.launch
+        read = [
+            printing.reads(name, value)
+            for name, value in (
+                ("q", launch.q),
+                ("k", launch.k),
+                ("v", launch.v),
+                ("z", launch.z),
+                ("b", launch.b),
+                ("a", launch.a),
+            )
+        ]
+        state, norm = printing.writes("state", launch.st), printing.reads("norm", launch.gn)
+        if self.quantized_apart and launch.f32 is None:
+            out = printing.scratch("values", "float", 4 * buffer_of(launch.out).length)
+        else:
+            out = printing.writes("y", launch.out if launch.f32 is not None else None)
+        quantized = printing.writes_quantized("y", launch.out) if self.words else "nullptr, nullptr"
+        operands = ", ".join([*read, state, norm, out, quantized, partial, counter])
+        return f"DeltaOperands<{element_type(launch.st)}>{{{operands}}}"
 
 
 def _delta_blocks(launch: DeltaOp, multiprocessors: int) -> tuple[int, int]:

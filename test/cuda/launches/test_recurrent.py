@@ -92,3 +92,23 @@ def test_delta_quantized(compare: Any, random: Any, out: Any, numerics: str, d: 
         y=out((2, 4 * d)),
     ).check(4e-6)  # fmt: skip
     assert [use.kernel.name for use in got.unit.uses] == (["delta"] if d == 64 else ["delta", "quant"])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    "d, rows, seqs, order",
+    [(64, 64, 1, "blocked"), (32, 33, 2, "cyclic"), (48, 31, 1, "blocked"), (128, 17, 1, "cyclic")],
+)
+def test_delta_in_chunks(compare: Any, random: Any, out: Any, dtype: Any, d: int, rows: int, seqs: int, order: str):
+    """Whole chunks and ones that are not full; decays that forget everything between rows."""
+    n = rows * seqs
+    a = np.exp(-np.abs(random(n, 4)))
+    a[5], a[-3, 1] = 0, 1e-30
+    got = compare(
+        f"launch.delta %q, %k, %v gate %z beta %b decay %a norm %w state %s into %y {order}"
+        f" (hv = 4, hk = 2, d = {d}, rows = {rows}) seqs = {seqs} eps = 1.0e-06 f32 quant", "int8",
+        q=unit(random(n, 2, d)), k=unit(random(n, 2, d)), v=random(n, 4 * d), z=random(n, 4 * d),
+        b=1 / (1 + np.exp(-random(n, 4))), a=a, w=random(d), s=random(seqs * 4 * d, d).astype(dtype), y=out((n, 4 * d)),
+    ).check(1e-5)  # fmt: skip  # a chunk's updates as products, in another order
+    names = [use.kernel.name for use in got.unit.uses]
+    assert names == ["delta_chunks", "delta_finish", *(["quant"] if d == 48 else [])]
