@@ -86,7 +86,7 @@ _ROW_WARPS = 8
 
 @dataclass(frozen=True)
 class RowSplit:
-    """How a block's threads share its keys: the fields of AttentionShape in attention.cuh."""
+    """How a block's threads share its keys: the fields of AttentionShape in attention_parts.cuh."""
 
     lanes: int
     key_vec: int

@@ -17,7 +17,7 @@
 // Limits: per_block at most 8; hd and vd multiples of 8 and at most 256; no tails.
 #pragma once
 
-#include "attention.cuh"
+#include "attention_parts.cuh"
 #include "mma.cuh"
 
 namespace lane {

@@ -22,7 +22,7 @@ from lane_mlir.dialects.launch import AttentionOp, DType, buffer_of
 from lane_mlir.dialects.launch.operation import ceil_div
 
 _MAX_PARTS = 64
-"""Parts that are summed at once, as in attention.cuh."""
+"""Parts that are summed at once, as in attention_parts.cuh."""
 
 _TILE_WARPS = 8
 """Warps of a block on tensor cores, 16 positions each: as many as a part has at least."""
