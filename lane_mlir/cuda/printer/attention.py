@@ -15,6 +15,7 @@ from lane_mlir.cuda.printer.kernel import (
     constant,
     element_type,
     part_of,
+    refuse,
     struct,
 )
 from lane_mlir.cuda.printer.vectors import WARP, numbers_of, quantize_apart, vector_width
@@ -234,6 +235,8 @@ def print_rows(launch: AttentionOp, printing: Printing) -> Sequence[Kernel]:
             "warps": split.warps,
         }
         warps, shared, resident = split.warps, _row_bytes(launch, split), 2
+    if shared > printing.chip.shared_memory_bytes:
+        raise refuse(launch, f"{per_block} heads a block of hd = {launch.hd.data} take {shared} bytes of shared memory")
     name = "attention_mma" if on_tensor_cores else "attention"
     kernel = Kernel(
         name=name,
