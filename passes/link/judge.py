@@ -131,6 +131,20 @@ class Judge:
             if scope.escapes(value):
                 raise Refusal(f"{_origin(value)} has another reader, and the launch would not write its result")
 
+    def side_by_side(self, op: FusedOp) -> None:
+        """Refuse parts of a launch that it may not run at once: one needs what another computes, or leaves in state."""
+        results: dict[SSAValue, Operation] = {}
+        for i, part in enumerate(op.parts):
+            for other in op.parts[:i]:
+                if shared := _touched_by_both(part, other):
+                    raise Refusal(
+                        f"{describe(other)} and {describe(part)} both touch {shared}, and the launch runs them at once"
+                    )
+            for inner in part.walk():
+                if needed := next((results[value] for value in inner.operands if value in results), None):
+                    raise Refusal(f"{describe(part)} needs {describe(needed)}, and the launch runs them at once")
+            results.update(dict.fromkeys(part.results, part))
+
     # Buffers.
 
     def buffer(self, value: SSAValue) -> SSAValue:
@@ -232,6 +246,15 @@ class Judge:
 def _is_integer(type_: Attribute) -> bool:
     # What xDSL's isa would ask, which makes a constraint for each call.
     return isinstance(type_, TensorType | MemRefType) and isinstance(type_.get_element_type(), IntegerType)
+
+
+def _touched_by_both(a: Operation, b: Operation) -> str:
+    """The state that one op writes and another touches, by its name; empty if there is none."""
+    if not isinstance(a, TensorGraphOperation) or not isinstance(b, TensorGraphOperation):
+        return ""
+    shared = {*a.memory_writes()} & {*b.memory_reads(), *b.memory_writes()}
+    shared |= {*b.memory_writes()} & {*a.memory_reads()}
+    return ", ".join(sorted(f"%{value.name_hint or '?'}" for value in shared))
 
 
 def _holder(buffer: SSAValue) -> SSAValue:

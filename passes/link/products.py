@@ -64,6 +64,7 @@ def check_activation(judge: Judge, x: SSAValue, *formats: Format) -> None:
 def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     """Products of one activation, and the rotations of those that are heads."""
     assert isinstance(op, tg.FusedOp)
+    judge.side_by_side(op)
     forms: list[GemvForm] = []
     rotations: list[RopeForm] = []
     for part in op.parts:

@@ -39,6 +39,7 @@ def _convolution(judge: Judge, op: Operation, scope: Scope) -> ConvForm:
 
 def link_conv_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.FusedOp)
+    judge.side_by_side(op)
     forms = [_convolution(judge, part, scope.of(leaves(part))) for part in op.parts]
     if forms[0].rows != 1:
         raise Refusal(f"the kernel of several convolutions takes one row, not {forms[0].rows}")

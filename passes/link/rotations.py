@@ -44,6 +44,7 @@ def _norm(judge: Judge, form: RopeForm) -> tuple[SSAValue, float] | None:
 
 def link_rope_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     assert isinstance(op, tg.FusedOp)
+    judge.side_by_side(op)
     forms: list[RopeForm] = []
     for part in op.parts:
         form = rope(part, scope.of(leaves(part)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -285,18 +285,38 @@ def check_equal(before: ModuleOp, after: ModuleOp, *, launches: bool = True, pos
     Two forms of a step compute the same values and state, and so do the launches of the second, at up to 3 positions:
     in the middle of the context, at its end and at its start.
     """
-    func = the_step(before)
-    inputs, target, weights = StepInputs.of(func), tg.target_of(before), _shared(RandomWeights.of(before))
     schedule = planned(after) if launches else None
-    middle_first = (*inputs.positions[1:], inputs.positions[0])
-    for position in middle_first[:positions]:
-        want, got = inputs.at(position, target), inputs.at(position, target)
-        want = [*run_step(func, weights, want), *want]
-        assert all(np.isfinite(values).all() for values in want[: len(want) - len(func.args)])
-        assert_same(want, [*run_step(the_step(after), weights, got), *got])
+    for want, inputs in evaluated(before, positions):
+        got = inputs()
+        assert_same(want, [*run_step(the_step(after), weights_of(before), got), *got])
         if schedule is not None:
-            got = inputs.at(position, target)
-            assert_same(want, [*run_launches(schedule, func, weights, got), *got])
+            check_schedule(schedule, before, want, inputs())
+
+
+def check_launched(before: ModuleOp, after: ModuleOp) -> None:
+    """A planned schedule computes what a step does."""
+    (schedule,) = (op for op in after.ops if isinstance(op, ScheduleOp))
+    for want, inputs in evaluated(before, 2):
+        check_schedule(schedule, before, want, inputs())
+
+
+def evaluated(module: ModuleOp, positions: int) -> Iterator[tuple[Values, Callable[[], Values]]]:
+    """The results of a step and its arguments as it leaves them, at each position, and its arguments there."""
+    func, target = the_step(module), tg.target_of(module)
+    inputs = StepInputs.of(func)
+    for position in (*inputs.positions[1:], inputs.positions[0])[:positions]:
+        arguments = inputs.at(position, target)
+        results = run_step(func, weights_of(module), arguments)
+        assert all(np.isfinite(values).all() for values in results)
+        yield [*results, *arguments], lambda position=position: inputs.at(position, target)
+
+
+def check_schedule(schedule: ScheduleOp, module: ModuleOp, want: Values, arguments: Values) -> None:
+    assert_same(want, [*run_launches(schedule, the_step(module), weights_of(module), arguments), *arguments])
+
+
+def weights_of(module: ModuleOp) -> RandomWeights:
+    return _shared(RandomWeights.of(module))
 
 
 @cache
@@ -382,6 +402,12 @@ def fuse() -> Fuse:
         return rewrite.check(launches=launches, positions=positions)
 
     return fuse
+
+
+@pytest.fixture(scope="session")
+def launched() -> Callable[[ModuleOp, ModuleOp], None]:
+    """`launched(before, after)`: checks that a planned schedule computes what a step does."""
+    return check_launched
 
 
 @pytest.fixture(scope="session")

@@ -385,6 +385,19 @@ def test_a_product_that_lands_in_a_cache_does_not_move_over_a_read_of_it(fuse: F
     ]
 
 
+def test_products_that_land_in_the_same_rows_run_one_after_the_other(fuse: Fuse):
+    def build(s: Any) -> Any:
+        x, k = s.embedding(), s.cache(64, "k")
+        s.set_row(s.matmul(x), k)
+        s.set_row(s.matmul(x), k)
+        return s.attention(x, k, k)
+
+    rewrite = fuse(build, "row_write", "gemv_parts")
+    assert rewrite.refusals("gemv_parts") == [
+        '"row_write"[1, 2] (matmul.1) and "row_write"[3, 4] (matmul.3) both touch %k, and the launch runs them at once'
+    ]
+
+
 # The numerics fold.
 
 

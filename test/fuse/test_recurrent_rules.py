@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import pytest
 from xdsl.ir import SSAValue
 
+from lane_mlir.dialects import tg
+
 Build = Callable[[Any], Any]
 
 
@@ -96,6 +98,19 @@ def test_conv_parts_is_refused(fuse: Fuse, build: Build, rows: int, reason: str)
     rewrite = fuse(build, *CONVOLUTIONS, rows=rows)
     assert rewrite.refusals("conv_parts") == [reason]
     assert not rewrite.count("conv_parts")
+
+
+def test_convolutions_of_one_ring_run_one_after_the_other(fuse: Fuse):
+    def build(s: Any) -> Any:
+        x = s.embedding()
+        first = s.conv(x)
+        ring, w = first.owner.ring, first.owner.w
+        return s.silu(first), s.silu(s.add_op(tg.ConvOp(x, w, ring)))
+
+    rewrite = fuse(build, *CONVOLUTIONS)
+    assert rewrite.fired == {"conv_silu": 2}
+    (reason,) = rewrite.refusals("conv_parts")
+    assert reason.endswith("both touch %ring2, and the launch runs them at once")
 
 
 def a_chain(s: Any) -> SSAValue:

@@ -1,0 +1,55 @@
+// RUN: lane-opt %s -p fuse-conv-silu,fuse-conv-silu-l2 | filecheck %s
+// RUN: lane-opt %s -p 'fuse{held=conv_silu_l2}' | filecheck %s --check-prefix=HELD
+
+// HELD-NOT: "conv_silu_l2"
+
+!x = tensor<2x64xf32>
+!heads = tensor<4x32xf32>
+!w = tensor<64x4xf32>
+!ring = memref<4x64xf32>
+
+// CHECK-LABEL: func.func @fires(
+// CHECK-NEXT:    tg.fused "conv_silu_l2" {
+// CHECK-NEXT:      tg.fused "conv_silu" {
+// CHECK:           tg.view[2]
+// CHECK-NEXT:      tg.l2_norm[3]
+func.func @fires(%x: !x, %w: !w, %ring: !ring) -> !heads {
+  %y = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
+  %z = tg.unary silu %y : (!x) -> !x
+  %v = tg.view %z from 0 : (!x) -> !heads
+  %n = tg.l2_norm %v eps 1.0e-6 : (!heads) -> !heads
+  func.return %n : !heads
+}
+
+// CHECK-LABEL: func.func @without_silu(
+// CHECK-NEXT:    tg.fused "conv_silu_l2" {
+// CHECK-NEXT:      tg.conv[0]
+// CHECK-NEXT:      tg.view[1]
+// CHECK-NEXT:      tg.l2_norm[2]
+func.func @without_silu(%x: !x, %w: !w, %ring: !ring) -> !heads {
+  %y = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
+  %v = tg.view %y from 0 : (!x) -> !heads
+  %n = tg.l2_norm %v eps 1.0e-6 : (!heads) -> !heads
+  func.return %n : !heads
+}
+
+// CHECK-LABEL: func.func @silu_read_again(
+// CHECK:         tg.fused "conv_silu" {
+// CHECK-NOT:     "conv_silu_l2"
+func.func @silu_read_again(%x: !x, %w: !w, %ring: !ring) -> (!x, !heads) {
+  %y = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
+  %z = tg.unary silu %y : (!x) -> !x
+  %v = tg.view %z from 0 : (!x) -> !heads
+  %n = tg.l2_norm %v eps 1.0e-6 : (!heads) -> !heads
+  func.return %z, %n : !x, !heads
+}
+
+// CHECK-LABEL: func.func @some_heads(
+// CHECK-NOT:     "conv_silu_l2"
+func.func @some_heads(%x: !x, %w: !w, %ring: !ring) -> tensor<3x32xf32> {
+  %y = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
+  %z = tg.unary silu %y : (!x) -> !x
+  %v = tg.view %z from 0 : (!x) -> tensor<3x32xf32>
+  %n = tg.l2_norm %v eps 1.0e-6 : (tensor<3x32xf32>) -> tensor<3x32xf32>
+  func.return %n : tensor<3x32xf32>
+}

@@ -1,0 +1,59 @@
+// RUN: lane-opt %s -p fuse-gemv-bias | filecheck %s
+// RUN: lane-opt %s -p 'fuse{held=gemv_bias}' | filecheck %s --check-prefix=HELD
+
+// HELD-NOT: "gemv_bias"
+
+!x = tensor<2x64xf32>
+!y = tensor<2x32xf32>
+!w = tensor<32x64xf32, #tg.rows<q8_0>>
+
+// CHECK-LABEL: func.func @fires(
+// CHECK-NEXT:    tg.fused "gemv_bias" {
+// CHECK-NEXT:      %[[Y:.+]] = tg.matmul[0] %x, %w
+// CHECK-NEXT:      tg.binary[1] add %[[Y]], %b
+func.func @fires(%x: !x, %w: !w, %b: tensor<32xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %z = tg.binary add %y, %b : (!y, tensor<32xf32>) -> !y
+  func.return %z : !y
+}
+
+// CHECK-LABEL: func.func @plain_weight(
+// CHECK-NEXT:    tg.fused "gemv_bias" {
+func.func @plain_weight(%x: !x, %w: tensor<32x64xf32>, %b: tensor<32xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, tensor<32x64xf32>) -> !y
+  %z = tg.binary add %y, %b : (!y, tensor<32xf32>) -> !y
+  func.return %z : !y
+}
+
+// CHECK-LABEL: func.func @product_read_again(
+// CHECK-NOT:     tg.fused
+func.func @product_read_again(%x: !x, %w: !w, %b: tensor<32xf32>) -> (!y, !y) {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %z = tg.binary add %y, %b : (!y, tensor<32xf32>) -> !y
+  func.return %y, %z : !y, !y
+}
+
+// CHECK-LABEL: func.func @view_between(
+// CHECK-NOT:     tg.fused
+func.func @view_between(%x: !x, %w: !w, %b: tensor<16xf32>) -> tensor<4x16xf32> {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %v = tg.view %y from 0 : (!y) -> tensor<4x16xf32>
+  %z = tg.binary add %v, %b : (tensor<4x16xf32>, tensor<16xf32>) -> tensor<4x16xf32>
+  func.return %z : tensor<4x16xf32>
+}
+
+// CHECK-LABEL: func.func @column(
+// CHECK-NOT:     tg.fused
+func.func @column(%x: !x, %w: !w, %b: tensor<2x1xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %z = tg.binary add %y, %b : (!y, tensor<2x1xf32>) -> !y
+  func.return %z : !y
+}
+
+// CHECK-LABEL: func.func @scaled_by_a_row(
+// CHECK-NOT:     tg.fused
+func.func @scaled_by_a_row(%x: !x, %w: !w, %b: tensor<32xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %z = tg.binary mul %y, %b : (!y, tensor<32xf32>) -> !y
+  func.return %z : !y
+}

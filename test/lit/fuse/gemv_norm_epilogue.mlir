@@ -1,0 +1,87 @@
+// RUN: lane-opt %s -p fuse-add-norm,fuse-sandwich-norm,fuse-gemv-norm-epilogue | filecheck %s
+// RUN: lane-opt %s -p 'fuse{held=gemv_norm_epilogue}' | filecheck %s --check-prefix=HELD
+
+// HELD-NOT: "gemv_norm_epilogue"
+
+!x = tensor<2x64xf32>
+!n = tensor<64xf32>
+!w = tensor<64x64xf32, #tg.rows<q8_0>>
+
+// CHECK-LABEL: func.func @norm_alone(
+// CHECK-NEXT:    tg.fused "gemv_norm_epilogue" {
+// CHECK-NEXT:      %[[Y:.+]] = tg.matmul[0] %x, %w
+// CHECK-NEXT:      tg.rms_norm[1] %[[Y]] weight %n eps 1.000000e-05
+func.func @norm_alone(%x: !x, %w: !w, %n: !n) -> !x {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %z = tg.rms_norm %y weight %n eps 1.0e-5 : (!x, !n) -> !x
+  func.return %z : !x
+}
+
+// CHECK-LABEL: func.func @residual(
+// CHECK-NEXT:    %[[SUM:.+]], %[[Z:.+]] = tg.fused "gemv_norm_epilogue" {
+// CHECK-NEXT:      %[[Y:.+]] = tg.matmul[0] %x, %w
+// CHECK-NEXT:      %{{.+}}, %{{.+}} = tg.fused "add_norm" {
+// CHECK-NEXT:        tg.binary[1] add %x, %[[Y]]
+// CHECK:         func.return %[[SUM]], %[[Z]]
+func.func @residual(%x: !x, %w: !w, %n: !n) -> (!x, !x) {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %sum = tg.binary add %x, %y : (!x, !x) -> !x
+  %z = tg.rms_norm %sum weight %n eps 1.0e-5 : (!x, !n) -> !x
+  func.return %sum, %z : !x, !x
+}
+
+// CHECK-LABEL: func.func @product_first(
+// CHECK-NEXT:    tg.fused "gemv_norm_epilogue" {
+func.func @product_first(%x: !x, %w: !w, %n: !n) -> !x {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %sum = tg.binary add %y, %x : (!x, !x) -> !x
+  %z = tg.rms_norm %sum weight %n eps 1.0e-5 : (!x, !n) -> !x
+  func.return %z : !x
+}
+
+// CHECK-LABEL: func.func @sandwich(
+// CHECK-NEXT:    tg.fused "gemv_norm_epilogue" {
+// CHECK-NEXT:      tg.matmul[0] %x, %w
+// CHECK-NEXT:      tg.fused "sandwich_norm" {
+func.func @sandwich(%x: !x, %w: !w, %n: !n, %m: !n) -> !x {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %branch = tg.rms_norm %y weight %m eps 1.0e-6 : (!x, !n) -> !x
+  %sum = tg.binary add %x, %branch : (!x, !x) -> !x
+  %z = tg.rms_norm %sum weight %n eps 1.0e-5 : (!x, !n) -> !x
+  func.return %z : !x
+}
+
+// The product is written anyway: others may read it.
+// CHECK-LABEL: func.func @product_read_again(
+// CHECK-NEXT:    %{{.+}}, %{{.+}} = tg.fused "gemv_norm_epilogue" {
+func.func @product_read_again(%x: !x, %w: !w, %n: !n) -> (!x, !x) {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %z = tg.rms_norm %y weight %n eps 1.0e-5 : (!x, !n) -> !x
+  func.return %y, %z : !x, !x
+}
+
+// CHECK-LABEL: func.func @plain_weight(
+// CHECK-NOT:     tg.fused
+func.func @plain_weight(%x: !x, %w: tensor<64x64xf32>, %n: !n) -> !x {
+  %y = tg.matmul %x, %w : (!x, tensor<64x64xf32>) -> !x
+  %z = tg.rms_norm %y weight %n eps 1.0e-5 : (!x, !n) -> !x
+  func.return %z : !x
+}
+
+// CHECK-LABEL: func.func @norm_of_heads(
+// CHECK-NOT:     tg.fused
+func.func @norm_of_heads(%x: !x, %w: !w, %n: tensor<32xf32>) -> tensor<4x32xf32> {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %v = tg.view %y from 0 : (!x) -> tensor<4x32xf32>
+  %z = tg.rms_norm %v weight %n eps 1.0e-5 : (tensor<4x32xf32>, tensor<32xf32>) -> tensor<4x32xf32>
+  func.return %z : tensor<4x32xf32>
+}
+
+// Rows beyond 16 are computed in tiles, which have no last block.
+// CHECK-LABEL: func.func @many_rows(
+// CHECK-NOT:     tg.fused
+func.func @many_rows(%x: tensor<17x64xf32>, %w: !w, %n: !n) -> tensor<17x64xf32> {
+  %y = tg.matmul %x, %w : (tensor<17x64xf32>, !w) -> tensor<17x64xf32>
+  %z = tg.rms_norm %y weight %n eps 1.0e-5 : (tensor<17x64xf32>, !n) -> tensor<17x64xf32>
+  func.return %z : tensor<17x64xf32>
+}

@@ -1,0 +1,56 @@
+// RUN: lane-opt %s -p fuse-head-norm-rope | filecheck %s
+// RUN: lane-opt %s -p 'fuse{held=head_norm_rope}' | filecheck %s --check-prefix=HELD
+
+// HELD-NOT: "head_norm_rope"
+
+!heads = tensor<4x32xf32>
+!n = tensor<32xf32>
+!table = tensor<16x16xf32>
+!pos = memref<1xi32>
+
+// CHECK-LABEL: func.func @fires(
+// CHECK-NEXT:    tg.fused "head_norm_rope" {
+// CHECK-NEXT:      %[[N:.+]] = tg.rms_norm[0] %x weight %n eps 1.000000e-06
+// CHECK-NEXT:      tg.rope[1] %[[N]] by %cos, %sin at %pos heads 2 half
+func.func @fires(%x: !heads, %n: !n, %cos: !table, %sin: !table, %pos: !pos) -> !heads {
+  %y = tg.rms_norm %x weight %n eps 1.0e-6 : (!heads, !n) -> !heads
+  %z = tg.rope %y by %cos, %sin at %pos heads 2 half : (!heads, !table, !table, !pos) -> !heads
+  func.return %z : !heads
+}
+
+// CHECK-LABEL: func.func @partial_and_interleaved(
+// CHECK-NEXT:    tg.fused "head_norm_rope" {
+// CHECK:           heads 2 interleaved
+func.func @partial_and_interleaved(%x: !heads, %n: !n, %cos: tensor<16x8xf32>, %sin: tensor<16x8xf32>, %pos: !pos)
+    -> !heads {
+  %y = tg.rms_norm %x weight %n eps 1.0e-6 : (!heads, !n) -> !heads
+  %z = tg.rope %y by %cos, %sin at %pos heads 2 interleaved
+    : (!heads, tensor<16x8xf32>, tensor<16x8xf32>, !pos) -> !heads
+  func.return %z : !heads
+}
+
+// CHECK-LABEL: func.func @no_weight(
+// CHECK-NOT:     tg.fused
+func.func @no_weight(%x: !heads, %cos: !table, %sin: !table, %pos: !pos) -> !heads {
+  %y = tg.rms_norm %x eps 1.0e-6 : (!heads) -> !heads
+  %z = tg.rope %y by %cos, %sin at %pos heads 2 half : (!heads, !table, !table, !pos) -> !heads
+  func.return %z : !heads
+}
+
+// CHECK-LABEL: func.func @norm_of_whole_rows(
+// CHECK-NOT:     tg.fused
+func.func @norm_of_whole_rows(%x: tensor<2x64xf32>, %n: tensor<64xf32>, %cos: !table, %sin: !table, %pos: !pos)
+    -> !heads {
+  %y = tg.rms_norm %x weight %n eps 1.0e-6 : (tensor<2x64xf32>, tensor<64xf32>) -> tensor<2x64xf32>
+  %v = tg.view %y from 0 : (tensor<2x64xf32>) -> !heads
+  %z = tg.rope %v by %cos, %sin at %pos heads 2 half : (!heads, !table, !table, !pos) -> !heads
+  func.return %z : !heads
+}
+
+// CHECK-LABEL: func.func @norm_read_again(
+// CHECK-NOT:     tg.fused
+func.func @norm_read_again(%x: !heads, %n: !n, %cos: !table, %sin: !table, %pos: !pos) -> (!heads, !heads) {
+  %y = tg.rms_norm %x weight %n eps 1.0e-6 : (!heads, !n) -> !heads
+  %z = tg.rope %y by %cos, %sin at %pos heads 2 half : (!heads, !table, !table, !pos) -> !heads
+  func.return %y, %z : !heads, !heads
+}

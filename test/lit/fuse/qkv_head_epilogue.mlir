@@ -1,0 +1,80 @@
+// RUN: lane-opt %s -p fuse-gemv-bias,fuse-head-norm-rope,fuse-row-write,fuse-qkv-head-epilogue | filecheck %s
+// RUN: lane-opt %s -p 'fuse{held=qkv_head_epilogue}' | filecheck %s --check-prefix=HELD
+
+// HELD-NOT: "qkv_head_epilogue"
+
+!x = tensor<2x64xf32>
+!heads = tensor<4x32xf32>
+!n = tensor<32xf32>
+!w = tensor<64x64xf32, #tg.rows<q8_0>>
+!table = tensor<16x16xf32>
+!pos = memref<1xi32>
+
+// CHECK-LABEL: func.func @query(
+// CHECK-NEXT:    tg.fused "qkv_head_epilogue" {
+// CHECK-NEXT:      %[[Y:.+]] = tg.matmul[0] %x, %w
+// CHECK-NEXT:      %[[V:.+]] = tg.view[1] %[[Y]] from 0
+// CHECK-NEXT:      tg.rope[2] %[[V]]
+func.func @query(%x: !x, %w: !w, %cos: !table, %sin: !table, %pos: !pos) -> !heads {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %v = tg.view %y from 0 : (!x) -> !heads
+  %z = tg.rope %v by %cos, %sin at %pos heads 2 half : (!heads, !table, !table, !pos) -> !heads
+  func.return %z : !heads
+}
+
+// With its bias, the norm of its heads, and the row of a cache that it lands in.
+// CHECK-LABEL: func.func @key(
+// CHECK-NEXT:    tg.fused "qkv_head_epilogue" {
+// CHECK-NEXT:      tg.fused "gemv_bias" {
+// CHECK:           tg.view[2]
+// CHECK-NEXT:      tg.fused "row_write" {
+// CHECK-NEXT:        tg.fused "head_norm_rope" {
+func.func @key(%x: !x, %w: !w, %b: tensor<64xf32>, %n: !n, %cos: !table, %sin: !table, %k: memref<16x64xf32>,
+               %pos: !pos) {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %c = tg.binary add %y, %b : (!x, tensor<64xf32>) -> !x
+  %v = tg.view %c from 0 : (!x) -> !heads
+  %m = tg.rms_norm %v weight %n eps 1.0e-6 : (!heads, !n) -> !heads
+  %z = tg.rope %m by %cos, %sin at %pos heads 2 half : (!heads, !table, !table, !pos) -> !heads
+  %r = tg.view %z from 0 : (!heads) -> !x
+  tg.set_row %r into %k[%pos] : !x, memref<16x64xf32>, !pos
+  func.return
+}
+
+// CHECK-LABEL: func.func @plain_weight(
+// CHECK-NOT:     tg.fused
+func.func @plain_weight(%x: !x, %w: tensor<64x64xf32>, %cos: !table, %sin: !table, %pos: !pos) -> !heads {
+  %y = tg.matmul %x, %w : (!x, tensor<64x64xf32>) -> !x
+  %v = tg.view %y from 0 : (!x) -> !heads
+  %z = tg.rope %v by %cos, %sin at %pos heads 2 half : (!heads, !table, !table, !pos) -> !heads
+  func.return %z : !heads
+}
+
+// CHECK-LABEL: func.func @product_read_again(
+// CHECK-NOT:     tg.fused
+func.func @product_read_again(%x: !x, %w: !w, %cos: !table, %sin: !table, %pos: !pos) -> (!x, !heads) {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %v = tg.view %y from 0 : (!x) -> !heads
+  %z = tg.rope %v by %cos, %sin at %pos heads 2 half : (!heads, !table, !table, !pos) -> !heads
+  func.return %y, %z : !x, !heads
+}
+
+// CHECK-LABEL: func.func @first_row(
+// CHECK-NOT:     tg.fused
+func.func @first_row(%x: !x, %w: !w, %cos: !table, %sin: !table, %pos: !pos) -> tensor<2x32xf32> {
+  %y = tg.matmul %x, %w : (!x, !w) -> !x
+  %v = tg.view %y from 0 : (!x) -> tensor<2x32xf32>
+  %z = tg.rope %v by %cos, %sin at %pos heads 2 half : (tensor<2x32xf32>, !table, !table, !pos) -> tensor<2x32xf32>
+  func.return %z : tensor<2x32xf32>
+}
+
+// CHECK-LABEL: func.func @many_rows(
+// CHECK-NOT:     tg.fused
+func.func @many_rows(%x: tensor<17x64xf32>, %w: !w, %cos: tensor<17x16xf32>, %sin: tensor<17x16xf32>, %pos: !pos)
+    -> tensor<34x32xf32> {
+  %y = tg.matmul %x, %w : (tensor<17x64xf32>, !w) -> tensor<17x64xf32>
+  %v = tg.view %y from 0 : (tensor<17x64xf32>) -> tensor<34x32xf32>
+  %z = tg.rope %v by %cos, %sin at %pos heads 2 half
+    : (tensor<34x32xf32>, tensor<17x16xf32>, tensor<17x16xf32>, !pos) -> tensor<34x32xf32>
+  func.return %z : tensor<34x32xf32>
+}

@@ -1,0 +1,58 @@
+// RUN: lane-opt %s -p fuse-add-norm,fuse-sandwich-norm | filecheck %s
+// RUN: lane-opt %s -p 'fuse{held=sandwich_norm}' | filecheck %s --check-prefix=HELD
+
+// HELD-NOT: "sandwich_norm"
+
+!x = tensor<2x64xf32>
+!w = tensor<64xf32>
+
+// CHECK-LABEL: func.func @branch_second(
+// CHECK-NEXT:    tg.fused "sandwich_norm" {
+// CHECK-NEXT:      %[[BRANCH:.+]] = tg.rms_norm[0] %b weight %v eps 1.000000e-03
+// CHECK-NEXT:      tg.fused "add_norm" {
+// CHECK-NEXT:        tg.binary[1] add %x, %[[BRANCH]]
+// CHECK-NEXT:        tg.rms_norm[2] %{{.+}} weight %w eps 1.000000e-06
+func.func @branch_second(%x: !x, %b: !x, %v: !w, %w: !w) -> !x {
+  %branch = tg.rms_norm %b weight %v eps 1.0e-3 : (!x, !w) -> !x
+  %sum = tg.binary add %x, %branch : (!x, !x) -> !x
+  %y = tg.rms_norm %sum weight %w eps 1.0e-6 : (!x, !w) -> !x
+  func.return %y : !x
+}
+
+// CHECK-LABEL: func.func @branch_first(
+// CHECK-NEXT:    tg.fused "sandwich_norm" {
+func.func @branch_first(%x: !x, %b: !x, %v: !w, %w: !w) -> !x {
+  %branch = tg.rms_norm %b weight %v eps 1.0e-3 : (!x, !w) -> !x
+  %sum = tg.binary add %branch, %x : (!x, !x) -> !x
+  %y = tg.rms_norm %sum weight %w eps 1.0e-6 : (!x, !w) -> !x
+  func.return %y : !x
+}
+
+// The residual is what the branch is of, and the sum is read again: both are written.
+// CHECK-LABEL: func.func @residual_of_itself(
+// CHECK-NEXT:    %{{.+}}, %{{.+}} = tg.fused "sandwich_norm" {
+func.func @residual_of_itself(%x: !x, %v: !w, %w: !w) -> (!x, !x) {
+  %branch = tg.rms_norm %x weight %v eps 1.0e-3 : (!x, !w) -> !x
+  %sum = tg.binary add %x, %branch : (!x, !x) -> !x
+  %y = tg.rms_norm %sum weight %w eps 1.0e-6 : (!x, !w) -> !x
+  func.return %sum, %y : !x, !x
+}
+
+// CHECK-LABEL: func.func @branch_read_again(
+// CHECK:         tg.fused "add_norm" {
+// CHECK-NOT:     "sandwich_norm"
+func.func @branch_read_again(%x: !x, %b: !x, %v: !w, %w: !w) -> (!x, !x) {
+  %branch = tg.rms_norm %b weight %v eps 1.0e-3 : (!x, !w) -> !x
+  %sum = tg.binary add %x, %branch : (!x, !x) -> !x
+  %y = tg.rms_norm %sum weight %w eps 1.0e-6 : (!x, !w) -> !x
+  func.return %y, %branch : !x, !x
+}
+
+// CHECK-LABEL: func.func @branch_twice(
+// CHECK-NOT:     "sandwich_norm"
+func.func @branch_twice(%b: !x, %v: !w, %w: !w) -> !x {
+  %branch = tg.rms_norm %b weight %v eps 1.0e-3 : (!x, !w) -> !x
+  %sum = tg.binary add %branch, %branch : (!x, !x) -> !x
+  %y = tg.rms_norm %sum weight %w eps 1.0e-6 : (!x, !w) -> !x
+  func.return %y : !x
+}
