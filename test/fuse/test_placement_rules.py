@@ -48,6 +48,16 @@ def test_every_head_is_rotated(fuse: Fuse, heads: int):
     assert rewrite.fired == {"head_norm_rope": 1, "qkv_head_epilogue": 1}
 
 
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("rotated", [32, 64, 96, 128])
+def test_part_of_a_wide_head_is_rotated(fuse: Fuse, rotated: int, pairing: str):
+    def build(s: Any) -> SSAValue:
+        heads = s.heads(s.matmul(s.embedding(), 8 * 128), 128)
+        return s.rope(s.norm(heads), rotated // 2, pairing)
+
+    assert fuse(build, "head_norm_rope", rows=2).fired == {"head_norm_rope": 1}
+
+
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
@@ -377,6 +387,16 @@ def latent(s: Any, heads: int = 1) -> Any:
 def test_strided_values(fuse: Fuse, rows: int, heads: int, numerics: str):
     rewrite = fuse(lambda s: s.matmul(latent(s, heads)), "strided_values", "fused_quant", rows=rows, numerics=numerics)
     assert rewrite.count("strided_values") == 1
+
+
+def test_values_through_a_reshape_are_copied(fuse: Fuse):
+    def build(s: Any) -> Any:
+        x, k = s.embedding(), s.cache(64, "k")
+        s.set_row(x, k)
+        v = s.view(s.slice(k, 64, 16, 32, (64, 16)), 32, 32)
+        return s.attention(x, k, v, heads=1, kv_heads=1)
+
+    assert not list(fuse(build, "strided_values").report)
 
 
 def values_before_the_row(s: Any) -> Any:

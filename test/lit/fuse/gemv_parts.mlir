@@ -1,0 +1,102 @@
+// RUN: lane-opt %s -p fuse-gemv-bias,fuse-row-write,fuse-gemv-parts | filecheck %s
+// RUN: lane-opt %s -p 'fuse{held=gemv_parts}' | filecheck %s --check-prefix=HELD
+
+// HELD-NOT: "gemv_parts"
+
+!x = tensor<2x64xf32>
+!y = tensor<2x32xf32>
+!w = tensor<64x64xf32, #tg.rows<q8_0>>
+!n = tensor<32x64xf32, #tg.rows<q8_0>>
+!q4 = tensor<64x64xf32, #tg.rows<q4_0>>
+!cache = memref<16x64xf32>
+!pos = memref<1xi32>
+
+// CHECK-LABEL: func.func @queries_keys_values(
+// CHECK-NEXT:    %{{.+}}, %{{.+}} = tg.fused "gemv_parts" {
+// CHECK-NEXT:      tg.matmul[0] %x, %wq
+// CHECK-NEXT:      tg.fused "gemv_bias" {
+// CHECK:           tg.fused "row_write" {
+// CHECK:           tg.yield %{{.+}}, %{{.+}} : tensor<2x64xf32>, tensor<2x32xf32>
+// CHECK-NEXT:    }
+// CHECK-NEXT:    tg.unary[1]
+func.func @queries_keys_values(%x: !x, %wq: !w, %wk: !n, %b: tensor<32xf32>, %wv: !w, %v: !cache, %pos: !pos)
+    -> (!x, !y) {
+  %q = tg.matmul %x, %wq : (!x, !w) -> !x
+  %s = tg.unary silu %q : (!x) -> !x
+  %p = tg.matmul %x, %wk : (!x, !n) -> !y
+  %k = tg.binary add %p, %b : (!y, tensor<32xf32>) -> !y
+  %r = tg.matmul %x, %wv : (!x, !w) -> !x
+  tg.set_row %r into %v[%pos] : !x, !cache, !pos
+  func.return %s, %k : !x, !y
+}
+
+// The constants of those that move up, and views of them, move up as well.
+// CHECK-LABEL: func.func @parts_of_one_tensor(
+// CHECK-NEXT:    %[[W:.+]] = tg.constant "qkv"
+// CHECK-NEXT:    %[[A:.+]] = tg.view[0] %[[W]] from 0
+// CHECK-NEXT:    %[[B:.+]] = tg.view[3] %[[W]] from 2048
+// CHECK-NEXT:    tg.fused "gemv_parts" {
+// CHECK-NEXT:      tg.matmul[1] %x, %[[A]]
+// CHECK-NEXT:      tg.matmul[4] %x, %[[B]]
+func.func @parts_of_one_tensor(%x: !x) -> (!y, !y) {
+  %w = tg.constant "qkv" : !w
+  %a = tg.view %w from 0 : (!w) -> !n
+  %q = tg.matmul %x, %a : (!x, !n) -> !y
+  %s = tg.unary silu %q : (!y) -> !y
+  %b = tg.view %w from 2048 : (!w) -> !n
+  %k = tg.matmul %x, %b : (!x, !n) -> !y
+  func.return %s, %k : !y, !y
+}
+
+// CHECK-LABEL: func.func @two_formats(
+// CHECK:         tg.fused "gemv_parts" {
+// CHECK-NEXT:      tg.matmul[0] %x, %a
+// CHECK-NEXT:      tg.matmul[2] %x, %c
+// CHECK-NEXT:      tg.yield
+// CHECK-NEXT:    }
+// CHECK-NEXT:    tg.matmul[1] %x, %b
+// CHECK-NOT:     tg.fused
+func.func @two_formats(%x: !x, %a: !w, %b: !q4, %c: !w) -> (!x, !x, !x) {
+  %p = tg.matmul %x, %a : (!x, !w) -> !x
+  %q = tg.matmul %x, %b : (!x, !q4) -> !x
+  %r = tg.matmul %x, %c : (!x, !w) -> !x
+  func.return %p, %q, %r : !x, !x, !x
+}
+
+// CHECK-LABEL: func.func @two_activations(
+// CHECK-NOT:     tg.fused
+func.func @two_activations(%x: !x, %z: !x, %a: !w, %b: !w) -> (!x, !x) {
+  %p = tg.matmul %x, %a : (!x, !w) -> !x
+  %q = tg.matmul %z, %b : (!x, !w) -> !x
+  func.return %p, %q : !x, !x
+}
+
+// CHECK-LABEL: func.func @plain_weights(
+// CHECK-NOT:     tg.fused
+func.func @plain_weights(%x: !x, %a: tensor<64x64xf32>, %b: tensor<64x64xf32>) -> (!x, !x) {
+  %p = tg.matmul %x, %a : (!x, tensor<64x64xf32>) -> !x
+  %q = tg.matmul %x, %b : (!x, tensor<64x64xf32>) -> !x
+  func.return %p, %q : !x, !x
+}
+
+// One launch would write both rows at once.
+// CHECK-LABEL: func.func @one_row_of_one_cache(
+// CHECK-NOT:     "gemv_parts"
+func.func @one_row_of_one_cache(%x: !x, %a: !w, %b: !w, %k: !cache, %pos: !pos) {
+  %p = tg.matmul %x, %a : (!x, !w) -> !x
+  tg.set_row %p into %k[%pos] : !x, !cache, !pos
+  %q = tg.matmul %x, %b : (!x, !w) -> !x
+  tg.set_row %q into %k[%pos] : !x, !cache, !pos
+  func.return
+}
+
+// The second lands in a cache that is read before it.
+// CHECK-LABEL: func.func @cache_read_between(
+// CHECK-NOT:     "gemv_parts"
+func.func @cache_read_between(%x: !x, %a: !w, %b: !w, %k: !cache, %pos: !pos) -> !x {
+  %q = tg.matmul %x, %a : (!x, !w) -> !x
+  %y = tg.attention %q, %k, %k at %pos heads 2 / 2 scale 0.2 : !x, !cache, !cache, !pos -> !x
+  %r = tg.matmul %x, %b : (!x, !w) -> !x
+  tg.set_row %r into %k[%pos] : !x, !cache, !pos
+  func.return %y : !x
+}

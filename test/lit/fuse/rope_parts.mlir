@@ -1,0 +1,59 @@
+// RUN: lane-opt %s -p fuse-row-write,fuse-rope-parts | filecheck %s
+// RUN: lane-opt %s -p 'fuse{held=rope_parts}' | filecheck %s --check-prefix=HELD
+
+// HELD-NOT: "rope_parts"
+
+!q = tensor<4x32xf32>
+!k = tensor<2x32xf32>
+!row = tensor<1x64xf32>
+!cache = memref<16x64xf32>
+!table = tensor<16x16xf32>
+!pos = memref<1xi32>
+
+// CHECK-LABEL: func.func @queries_and_keys(
+// CHECK-NEXT:    %[[Q:.+]] = tg.fused "rope_parts" {
+// CHECK-NEXT:      tg.rope[0] %q by %cos, %sin at %pos heads 4 half
+// CHECK-NEXT:      tg.fused "row_write" {
+// CHECK:         func.return %[[Q]]
+func.func @queries_and_keys(%q: !q, %k: !k, %cos: !table, %sin: !table, %keys: !cache, %pos: !pos) -> !q {
+  %a = tg.rope %q by %cos, %sin at %pos heads 4 half : (!q, !table, !table, !pos) -> !q
+  %b = tg.rope %k by %cos, %sin at %pos heads 2 half : (!k, !table, !table, !pos) -> !k
+  %v = tg.view %b from 0 : (!k) -> !row
+  tg.set_row %v into %keys[%pos] : !row, !cache, !pos
+  func.return %a : !q
+}
+
+// CHECK-LABEL: func.func @other_tables(
+// CHECK-NOT:     "rope_parts"
+func.func @other_tables(%q: !q, %k: !k, %cos: !table, %sin: !table, %c: !table, %s: !table, %pos: !pos) -> (!q, !k) {
+  %a = tg.rope %q by %cos, %sin at %pos heads 4 half : (!q, !table, !table, !pos) -> !q
+  %b = tg.rope %k by %c, %s at %pos heads 2 half : (!k, !table, !table, !pos) -> !k
+  func.return %a, %b : !q, !k
+}
+
+// CHECK-LABEL: func.func @other_pairing(
+// CHECK-NOT:     "rope_parts"
+func.func @other_pairing(%q: !q, %k: !k, %cos: !table, %sin: !table, %pos: !pos) -> (!q, !k) {
+  %a = tg.rope %q by %cos, %sin at %pos heads 4 half : (!q, !table, !table, !pos) -> !q
+  %b = tg.rope %k by %cos, %sin at %pos heads 2 interleaved : (!k, !table, !table, !pos) -> !k
+  func.return %a, %b : !q, !k
+}
+
+// CHECK-LABEL: func.func @first_read_between(
+// CHECK-NOT:     "rope_parts"
+func.func @first_read_between(%q: !q, %k: !k, %cos: !table, %sin: !table, %pos: !pos) -> (!q, !k) {
+  %a = tg.rope %q by %cos, %sin at %pos heads 4 half : (!q, !table, !table, !pos) -> !q
+  %s = tg.scale %a by 2.0 : (!q) -> !q
+  %b = tg.rope %k by %cos, %sin at %pos heads 2 half : (!k, !table, !table, !pos) -> !k
+  func.return %s, %b : !q, !k
+}
+
+// CHECK-LABEL: func.func @position_moves_between(
+// CHECK-NOT:     "rope_parts"
+func.func @position_moves_between(%q: !q, %k: !k, %cos: !table, %sin: !table, %id: tensor<1xi32>,
+                                  %token: memref<1xi32>, %pos: !pos) -> (!q, !k) {
+  %a = tg.rope %q by %cos, %sin at %pos heads 4 half : (!q, !table, !table, !pos) -> !q
+  tg.advance %id to %token, %pos : tensor<1xi32>, memref<1xi32>, !pos
+  %b = tg.rope %k by %cos, %sin at %pos heads 2 half : (!k, !table, !table, !pos) -> !k
+  func.return %a, %b : !q, !k
+}

@@ -1,0 +1,106 @@
+// RUN: lane-opt %s -p fuse-act-gate,fuse-glu-pair,fuse-shared-expert | filecheck %s
+// RUN: lane-opt %s -p 'fuse{held=shared_expert}' | filecheck %s --check-prefix=HELD
+
+// HELD-NOT: "shared_expert"
+
+!x = tensor<2x64xf32>
+!h = tensor<2x32xf32>
+!col = tensor<2x1xf32>
+!router = tensor<4x64xf32>
+!up = tensor<4x32x64xf32, #tg.rows<q8_0>>
+!down = tensor<4x64x32xf32, #tg.rows<q8_0>>
+!w = tensor<32x64xf32, #tg.rows<q8_0>>
+!d = tensor<64x32xf32, #tg.rows<q8_0>>
+
+// CHECK-LABEL: func.func @gated(
+// CHECK-NEXT:    tg.fused "shared_expert" {
+// CHECK-NEXT:      %[[M:.+]] = tg.moe[0] %x
+// CHECK-NEXT:      tg.fused "glu_pair" {
+// CHECK:           %[[D:.+]] = tg.matmul[5]
+// CHECK-NEXT:      %[[P:.+]] = tg.matmul[6] %x, %wg
+// CHECK-NEXT:      %[[S:.+]] = tg.unary[7] sigmoid %[[P]]
+// CHECK-NEXT:      %[[G:.+]] = tg.binary[8] mul %[[D]], %[[S]]
+// CHECK-NEXT:      tg.binary[9] add %[[M]], %[[G]]
+// CHECK-NEXT:      tg.yield
+func.func @gated(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w, %sd: !d,
+                 %wg: tensor<1x64xf32>) -> !x {
+  %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
+    : !x, !router, !up, !up, !down -> !x
+  %g = tg.matmul %x, %sg : (!x, !w) -> !h
+  %u = tg.matmul %x, %su : (!x, !w) -> !h
+  %a = tg.unary silu %g : (!h) -> !h
+  %h = tg.binary mul %a, %u : (!h, !h) -> !h
+  %s = tg.matmul %h, %sd : (!h, !d) -> !x
+  %p = tg.matmul %x, %wg : (!x, tensor<1x64xf32>) -> !col
+  %c = tg.unary sigmoid %p : (!col) -> !col
+  %t = tg.binary mul %s, %c : (!x, !col) -> !x
+  %y = tg.binary add %m, %t : (!x, !x) -> !x
+  func.return %y : !x
+}
+
+// CHECK-LABEL: func.func @ungated_and_first(
+// CHECK-NEXT:    tg.fused "shared_expert" {
+func.func @ungated_and_first(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w, %sd: !d) -> !x {
+  %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
+    : !x, !router, !up, !up, !down -> !x
+  %g = tg.matmul %x, %sg : (!x, !w) -> !h
+  %u = tg.matmul %x, %su : (!x, !w) -> !h
+  %a = tg.unary silu %g : (!h) -> !h
+  %h = tg.binary mul %a, %u : (!h, !h) -> !h
+  %s = tg.matmul %h, %sd : (!h, !d) -> !x
+  %y = tg.binary add %s, %m : (!x, !x) -> !x
+  func.return %y : !x
+}
+
+// CHECK-LABEL: func.func @of_another_activation(
+// CHECK-NOT:     "shared_expert"
+func.func @of_another_activation(%x: !x, %z: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w,
+                                 %sd: !d) -> !x {
+  %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
+    : !x, !router, !up, !up, !down -> !x
+  %g = tg.matmul %z, %sg : (!x, !w) -> !h
+  %u = tg.matmul %z, %su : (!x, !w) -> !h
+  %a = tg.unary silu %g : (!h) -> !h
+  %h = tg.binary mul %a, %u : (!h, !h) -> !h
+  %s = tg.matmul %h, %sd : (!h, !d) -> !x
+  %y = tg.binary add %m, %s : (!x, !x) -> !x
+  func.return %y : !x
+}
+
+// CHECK-LABEL: func.func @gated_by_gelu(
+// CHECK-NOT:     "shared_expert"
+func.func @gated_by_gelu(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w, %sd: !d) -> !x {
+  %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
+    : !x, !router, !up, !up, !down -> !x
+  %g = tg.matmul %x, %sg : (!x, !w) -> !h
+  %u = tg.matmul %x, %su : (!x, !w) -> !h
+  %a = tg.unary gelu %g : (!h) -> !h
+  %h = tg.binary mul %a, %u : (!h, !h) -> !h
+  %s = tg.matmul %h, %sd : (!h, !d) -> !x
+  %y = tg.binary add %m, %s : (!x, !x) -> !x
+  func.return %y : !x
+}
+
+// CHECK-LABEL: func.func @mixture_read_again(
+// CHECK-NOT:     "shared_expert"
+func.func @mixture_read_again(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w, %sd: !d)
+    -> (!x, !x) {
+  %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
+    : !x, !router, !up, !up, !down -> !x
+  %g = tg.matmul %x, %sg : (!x, !w) -> !h
+  %u = tg.matmul %x, %su : (!x, !w) -> !h
+  %a = tg.unary silu %g : (!h) -> !h
+  %h = tg.binary mul %a, %u : (!h, !h) -> !h
+  %s = tg.matmul %h, %sd : (!h, !d) -> !x
+  %y = tg.binary add %m, %s : (!x, !x) -> !x
+  func.return %y, %m : !x, !x
+}
+
+// CHECK-LABEL: func.func @residual(
+// CHECK-NOT:     "shared_expert"
+func.func @residual(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down) -> !x {
+  %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
+    : !x, !router, !up, !up, !down -> !x
+  %y = tg.binary add %x, %m : (!x, !x) -> !x
+  func.return %y : !x
+}
