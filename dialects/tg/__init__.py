@@ -12,6 +12,7 @@ from xdsl.ir import Dialect
 
 from lane_mlir.dialects.tg.attention import AttentionOp, RopeOp
 from lane_mlir.dialects.tg.attributes import (
+    MAX_SEQUENCES,
     QUANTIZED_BLOCK,
     Activation,
     ActivationAttr,
@@ -124,6 +125,7 @@ TG = Dialect(
 
 __all__ = [
     "ARGUMENT",
+    "MAX_SEQUENCES",
     "QUANTIZED_BLOCK",
     "TARGET",
     "TG",

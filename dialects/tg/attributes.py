@@ -207,6 +207,9 @@ class RowsAttr(Data[Format]):
             printer.print_string(str(self.data))
 
 
+MAX_SEQUENCES = 16
+"""Sequences of a step at most: the rows that the matrix-vector kernels take."""
+
 QUANTIZED_BLOCK = 32
 """Values that share a scale in a quantized activation."""
 
@@ -276,8 +279,8 @@ class ArgAttr(ParametrizedAttribute):
                 printer.print_string_literal(self.label.data)
 
     def verify(self) -> None:
-        if self.sequence.data < 0:
-            raise VerifyException(f"sequence is {self.sequence.data}, expected 0 or more")
+        if not 0 <= self.sequence.data < MAX_SEQUENCES:
+            raise VerifyException(f"sequence is {self.sequence.data}, expected 0 to {MAX_SEQUENCES - 1}")
 
 
 @irdl_attr_definition

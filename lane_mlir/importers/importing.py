@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import GIB, chip
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.tg import TargetAttr
+from lane_mlir.dialects.tg import MAX_SEQUENCES, TargetAttr
 from lane_mlir.importers.model import Model
 from lane_mlir.importers.registry import importer_of
 from lane_mlir.importers.step import LogitRows, Step
@@ -15,9 +15,6 @@ from lane_mlir.locations import verify
 
 DEFAULT_CONTEXT = 2048
 """Positions that a step has room for, if its model was trained for as many."""
-
-MAX_SEQUENCES = 16
-"""Sequences of a step at most: the rows that the matrix-vector kernels take."""
 
 
 def import_step(

@@ -182,9 +182,10 @@ def test_attributes_that_cannot_be_parsed(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_sequences_are_not_negative() -> None:
-    with pytest.raises(VerifyException, match="sequence is -1, expected 0 or more"):
-        tg.ArgAttr(tg.ArgumentKind.TOKEN, -1)
+@pytest.mark.parametrize("sequence", [-1, 16, 10**11])
+def test_sequences_are_at_most_sixteen(sequence: int) -> None:
+    with pytest.raises(VerifyException, match=f"sequence is {sequence}, expected 0 to 15"):
+        tg.ArgAttr(tg.ArgumentKind.TOKEN, sequence)
 
 
 def test_step_functions_are_those_with_lifted_ops() -> None:
