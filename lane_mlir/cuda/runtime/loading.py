@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -17,6 +18,7 @@ import numpy as np
 from lane_mlir.cpu import Memory
 from lane_mlir.cuda.layout import MAX_PLANES, layout
 from lane_mlir.cuda.printer.repacking import REPACK_THREADS, REPACK_UNIT, print_repacking, repack_kernel
+from lane_mlir.cuda.runtime.errors import DriverError
 from lane_mlir.cuda.runtime.gpu import Bytes, Event, Gpu, HostArray, KernelHandle, KernelLaunch, Signature, Slab, Source
 from lane_mlir.dialects.launch import TensorAttr
 from lane_mlir.formats import Format
@@ -82,8 +84,8 @@ class Loader:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self._pool.shutdown()
-        # Nothing may be freed that is still copied from.
-        if error is None:
+        # Nothing may be freed that is still copied from. What failed before it failed for a reason of its own.
+        with suppress(DriverError) if error is not None else nullcontext():
             self._gpu.compute.sync()
 
     def load(self, weight: Weight, address: int) -> Iterator[int]:
