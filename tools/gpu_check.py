@@ -66,8 +66,8 @@ def tasks(arguments: Namespace) -> list[Task]:
     if "models" not in arguments.skip:
         found += _tiny_models(arguments, numerics)
     # A pattern that names tasks spares the others their start.
-    named = [task for task in found if task.name.split()[0] in arguments.only or task.name in arguments.only]
-    return named or found
+    named = [task for task in found if task.name in arguments.only]
+    return named or [task for task in found if task.name.split()[0] in arguments.only] or found
 
 
 def _real_models(arguments: Namespace) -> Iterator[Task]:
@@ -132,8 +132,15 @@ def _versions() -> str:
 def _line(finding: Finding) -> str:
     """A finding on one line."""
     error = "" if finding.error is None else f"{finding.error:.1e} of {finding.tolerance:.0e}"
-    detail = " ".join(finding.detail.split())[:160]
-    return f"{finding.verdict:<7} {finding.name:<60} {error:<18} {detail}".rstrip()
+    return f"{finding.verdict:<7} {finding.name:<60} {error:<18} {_gist(finding.detail)}".rstrip()
+
+
+def _gist(detail: str) -> str:
+    """The line of a finding's detail that says the most: of a traceback the last one."""
+    lines = [line.strip() for line in detail.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    return lines[-1 if "Traceback" in detail or lines[0].startswith("the process") else 0][:160]
 
 
 def _print_table(found: Sequence[Finding], everything: bool) -> None:
