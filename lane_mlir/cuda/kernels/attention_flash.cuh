@@ -6,8 +6,9 @@
 // attends, `KEYS` at a time, two tiles of keys and values being in shared memory: one multiplied, one arriving. A warp has
 // 16 queries, their largest scores, sums and weighted values in registers; grid (tiles of queries, key heads).
 //
-// f16 keys and values are taken as they are. Queries and weights are f16, or, where TWO, two f16 words each, the second
-// of what the first leaves, which gives the accuracy of f32.
+// f16 keys and values are taken as they are, queries and weights as two f16 words each, the second of what the first
+// leaves, which gives the accuracy of f32. (One word would save half of the products, some hundredths of a chunk's time, and
+// leave 11 bits, of which the int8 that follow are rounded to the other side.)
 //
 // Limits: rows of one sequence; hd and vd multiples of 16 and at most 256; no tails.
 #pragma once
@@ -22,21 +23,21 @@ constexpr int FLASH_QUERIES = 64, FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS *
 // Halves of a row in shared memory: an odd number of 16 bytes, so that 8 rows never collide.
 LANE_CONSTANT int flash_pitch(int width) { return width / 8 % 2 == 0 ? width + 8 : width; }
 
-template <AttentionShape S, int KEYS, bool TWO>
+template <AttentionShape S, int KEYS>
 struct FlashShared {
   static constexpr int QUERY = FLASH_QUERIES * flash_pitch(S.hd), KEY = KEYS * flash_pitch(S.hd);
   static constexpr int VALUE = KEYS * flash_pitch(S.vd), STAGE = KEY + VALUE;
-  static constexpr int BYTES = 2 * ((TWO ? 2 : 1) * QUERY + 2 * STAGE);
+  static constexpr int BYTES = 2 * (2 * QUERY + 2 * STAGE);
 
   static LANE_DEVICE f16* base() { return reinterpret_cast<f16*>(shared_memory); }
   static LANE_DEVICE f16* query(int word, int row, int column) {
     return base() + word * QUERY + row * flash_pitch(S.hd) + column;
   }
   static LANE_DEVICE f16* key(int stage, int row, int column) {
-    return base() + (TWO ? 2 : 1) * QUERY + stage * STAGE + row * flash_pitch(S.hd) + column;
+    return base() + 2 * QUERY + stage * STAGE + row * flash_pitch(S.hd) + column;
   }
   static LANE_DEVICE f16* value(int stage, int row, int column) {
-    return base() + (TWO ? 2 : 1) * QUERY + stage * STAGE + KEY + row * flash_pitch(S.vd) + column;
+    return base() + 2 * QUERY + stage * STAGE + KEY + row * flash_pitch(S.vd) + column;
   }
 };
 
@@ -47,9 +48,9 @@ LANE_DEVICE int flash_row(int query) {
 }
 
 // Brings a tile of keys and values, from position `first` on; none from `end` on: those are 0.
-template <AttentionShape S, int KEYS, bool TWO>
+template <AttentionShape S, int KEYS>
 LANE_DEVICE void load_tile(const f16* keys, const f16* values, int stage, int first, int end) {
-  using Shared = FlashShared<S, KEYS, TWO>;
+  using Shared = FlashShared<S, KEYS>;
   constexpr int KEY_VECTORS = S.hd / 8, VALUE_VECTORS = S.vd / 8;
   for (int at = threadIdx.x; at < KEYS * KEY_VECTORS; at += FLASH_THREADS) {
     int row = at / KEY_VECTORS, column = at % KEY_VECTORS * 8;
@@ -105,9 +106,9 @@ struct FlashSeen {
 };
 
 // Attends a tile of keys from position `first` on; `masked`: some of its rows do not attend some of it.
-template <AttentionShape S, int KEYS, bool TWO>
+template <AttentionShape S, int KEYS>
 LANE_DEVICE void attend_tile(FlashSeen<S>& seen, int stage, int first, bool masked) {
-  using Shared = FlashShared<S, KEYS, TWO>;
+  using Shared = FlashShared<S, KEYS>;
   constexpr int TILES = KEYS / 8;
   int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, t = lane % 4;
   float s[TILES][4] = {};
@@ -115,7 +116,7 @@ LANE_DEVICE void attend_tile(FlashSeen<S>& seen, int stage, int first, bool mask
   for (int step = 0; step < S.hd / 16; step++) {
     u32 high[4], low[4];
     load_matrices(high, Shared::query(0, warp * 16 + lane % 16, step * 16 + lane / 16 * 8));
-    if constexpr (TWO) load_matrices(low, Shared::query(1, warp * 16 + lane % 16, step * 16 + lane / 16 * 8));
+    load_matrices(low, Shared::query(1, warp * 16 + lane % 16, step * 16 + lane / 16 * 8));
 #pragma unroll
     for (int pair = 0; pair < TILES / 2; pair++) {
       u32 k[4];
@@ -124,7 +125,7 @@ LANE_DEVICE void attend_tile(FlashSeen<S>& seen, int stage, int first, bool mask
       for (int i = 0; i < 2; i++) {
         u32 b[2] = {k[2 * i], k[2 * i + 1]};
         mma_f16(s[2 * pair + i], high, b);
-        if constexpr (TWO) mma_f16(s[2 * pair + i], low, b);
+        mma_f16(s[2 * pair + i], low, b);
       }
     }
   }
@@ -158,7 +159,7 @@ LANE_DEVICE void attend_tile(FlashSeen<S>& seen, int stage, int first, bool mask
     for (int i = 0; i < 4; i++) {
       const float(&of)[4] = s[2 * step + i / 2];
       high[i] = pack_halves(of[i % 2 * 2], of[i % 2 * 2 + 1]);
-      if constexpr (TWO) low[i] = pack_rests(of[i % 2 * 2], of[i % 2 * 2 + 1], high[i]);
+      low[i] = pack_rests(of[i % 2 * 2], of[i % 2 * 2 + 1], high[i]);
     }
 #pragma unroll
     for (int pair = 0; pair < S.vd / 16; pair++) {
@@ -168,7 +169,7 @@ LANE_DEVICE void attend_tile(FlashSeen<S>& seen, int stage, int first, bool mask
       for (int i = 0; i < 2; i++) {
         u32 b[2] = {v[2 * i], v[2 * i + 1]};
         mma_f16(seen.y[2 * pair + i], high, b);
-        if constexpr (TWO) mma_f16(seen.y[2 * pair + i], low, b);
+        mma_f16(seen.y[2 * pair + i], low, b);
       }
     }
   }
@@ -208,9 +209,9 @@ LANE_DEVICE void finish_flash(FlashSeen<S>& seen, const O& o, int query, int key
   }
 }
 
-template <AttentionShape S, int KEYS, bool TWO, typename TAIL>
+template <AttentionShape S, int KEYS, typename TAIL>
 LANE_DEVICE void attention_flash(const AttentionOperands<f16, f16, TAIL>& o) {
-  using Shared = FlashShared<S, KEYS, TWO>;
+  using Shared = FlashShared<S, KEYS>;
   static_assert(S.hd % 16 == 0 && S.vd % 16 == 0 && S.hd <= 256 && S.vd <= 256 && S.own == S.hd && S.seq == 0);
   let_successor_start();
   wait_for_predecessor();
@@ -221,7 +222,7 @@ LANE_DEVICE void attention_flash(const AttentionOperands<f16, f16, TAIL>& o) {
   int begin = first_span.first, end = last_span.end, tiles = ceil_div(end - begin, KEYS);
   const f16* keys = o.k + static_cast<i64>(key_head) * S.hd;
   const f16* values = o.v + S.v_offset + static_cast<i64>(key_head) * S.vd;
-  load_tile<S, KEYS, TWO>(keys, values, 0, begin, end);
+  load_tile<S, KEYS>(keys, values, 0, begin, end);
 
   for (int at = threadIdx.x; at < FLASH_QUERIES * S.hd; at += FLASH_THREADS) {
     int own = first_query + at / S.hd, column = at % S.hd, head = key_head * S.group + own % S.group;
@@ -229,7 +230,7 @@ LANE_DEVICE void attention_flash(const AttentionOperands<f16, f16, TAIL>& o) {
     float q = own <= last_query ? query<S>(o, unit, column) * query_scale<S>() : 0.f;
     f16 high = to_f16(finite_half(q));
     *Shared::query(0, at / S.hd, column) = high;
-    if constexpr (TWO) *Shared::query(1, at / S.hd, column) = to_f16(finite_half(q - to_float(high)));
+    *Shared::query(1, at / S.hd, column) = to_f16(finite_half(q - to_float(high)));
   }
 
   int query = first_query + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
@@ -239,14 +240,14 @@ LANE_DEVICE void attention_flash(const AttentionOperands<f16, f16, TAIL>& o) {
   for (int tile = 0; tile < tiles; tile++) {
     int first = begin + tile * KEYS;
     if (tile + 1 < tiles) {
-      load_tile<S, KEYS, TWO>(keys, values, (tile + 1) % 2, first + KEYS, end);
+      load_tile<S, KEYS>(keys, values, (tile + 1) % 2, first + KEYS, end);
       wait_for_copies<1>();
     } else {
       wait_for_copies<0>();
     }
     __syncthreads();
     bool masked = first + KEYS > first_span.end || first < last_span.first;
-    attend_tile<S, KEYS, TWO>(seen, tile % 2, first, masked);
+    attend_tile<S, KEYS>(seen, tile % 2, first, masked);
     __syncthreads();  // before the tile is overwritten
   }
   finish_flash(seen, o, query, key_head);

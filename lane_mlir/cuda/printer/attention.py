@@ -12,7 +12,6 @@ from lane_mlir.cuda.printer.kernel import (
     Printers,
     Printing,
     activation_of,
-    constant,
     element_type,
     part_of,
     refuse,
@@ -162,16 +161,14 @@ def print_flash(made: AttentionConstants, printing: Printing, keys: int) -> Sequ
     """Attention of a chunk: a block takes 64 queries of one key head and goes over tiles of `keys` positions."""
     launch = made.launch
     queries = ceil_div(launch.rows.data * launch.group.data, _FLASH_QUERIES)
-    # One word of queries and weights is closer than the int8 that the launch asks for.
-    two = not launch.attends_on_tensor_cores(printing.numerics)
     kernel = Kernel(
         name="attention_flash",
         header="attention_flash.cuh",
-        call=f"attention_flash<{made.shape()}, {keys}, {constant(two)}>({made.operands(printing)})",
+        call=f"attention_flash<{made.shape()}, {keys}>({made.operands(printing)})",
         arguments=printing.take(),
         grid=(queries, launch.heads.data // launch.group.data, 1),
         block=_FLASH_THREADS,
-        shared=_flash_bytes(launch, keys, two),
+        shared=_flash_bytes(launch, keys),
     )
     return [kernel, *made.after(printing)]
 
@@ -184,15 +181,14 @@ def _flash_keys(made: AttentionConstants, printing: Printing) -> int | None:
     whole = made.key_vec() == made.value_vec() == 8 and all(width % 16 == 0 and width <= _WIDEST for width in widths)
     if stored != {DType.F16} or not whole or launch.split is not None or launch.seq is not None:
         return None
-    two = not launch.attends_on_tensor_cores(printing.numerics)
-    fitting = (k for k in (64, 32) if _flash_bytes(launch, k, two) <= printing.chip.shared_memory_bytes)
+    fitting = (k for k in (64, 32) if _flash_bytes(launch, k) <= printing.chip.shared_memory_bytes)
     return next(fitting, None)
 
 
-def _flash_bytes(launch: AttentionOp, keys: int, two: bool) -> int:
-    """Shared memory of a block: queries in one word or two, two tiles of keys and values."""
+def _flash_bytes(launch: AttentionOp, keys: int) -> int:
+    """Shared memory of a block: both words of the queries, two tiles of keys and values."""
     hd, vd = (width + 8 if width // 8 % 2 == 0 else width for width in (launch.hd.data, launch.vd.data))
-    return 2 * ((2 if two else 1) * _FLASH_QUERIES * hd + 2 * keys * (hd + vd))
+    return 2 * (2 * _FLASH_QUERIES * hd + 2 * keys * (hd + vd))
 
 
 def print_rows(launch: AttentionOp, printing: Printing) -> Sequence[Kernel]:
