@@ -138,11 +138,14 @@ LANE_DEVICE float2 bfloats(u32 pair) { return {__uint_as_float(pair << 16), __ui
 
 // ---- Memory. ----
 
-// A load of weights: read once, by one multiprocessor, never written while the kernel runs.
+// Loads of what no kernel writes are ordinary loads, not ld.global.nc: the compiler moves those below a wait that
+// follows them, and with it the whole latency of a kernel's first weights behind its predecessor.
+
+// A load of weights: read once, by one multiprocessor.
 LANE_DEVICE uint4 load_weights(const uint4* p) {
 #ifdef __CUDA_ARCH__
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;
@@ -154,7 +157,7 @@ LANE_DEVICE uint4 load_weights(const uint4* p) {
 LANE_DEVICE uint2 load_weights(const uint2* p) {
 #ifdef __CUDA_ARCH__
   uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 #else
   return *p;
@@ -164,14 +167,8 @@ LANE_DEVICE uint2 load_weights(const uint2* p) {
 // Small weights and constants, that neighbours read too: through the first-level cache.
 template <typename T>
 LANE_DEVICE T load_constant(const T* p) {
-#ifdef __CUDA_ARCH__
-  return __ldg(p);
-#else
   return *p;
-#endif
 }
-LANE_DEVICE f16 load_constant(const f16* p) { return {load_constant(&p->bits)}; }
-LANE_DEVICE bf16 load_constant(const bf16* p) { return {load_constant(&p->bits)}; }
 
 // Asks for `bytes` (a multiple of 16) from p on to be brought into the second-level cache.
 LANE_DEVICE void prefetch(const void* p, u32 bytes) {
