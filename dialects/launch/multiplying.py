@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from lane_mlir.dialects.launch.attributes import (
-    NumberAttr,
-    Tail,
-)
-from lane_mlir.dialects.launch.operation import (
-    LaunchOp,
-)
+from lane_mlir.cuda.kernels.gemv import QBLOCK
+from lane_mlir.dialects.launch.attributes import NumberAttr, RealAttr, Tail
+from lane_mlir.dialects.launch.operation import LaunchOp
 from lane_mlir.dialects.tg.attributes import Numerics
 from lane_mlir.formats import Format
 
 TAIL = " (`tail` $tail^)?"
+
+NORMED = " (`over` `rms` $squares^ `eps` `=` $norm_eps)?"
+"""An activation that a launch.norm with `squares` has left for its readers to divide."""
+
 ONE = NumberAttr(1)
 
 
@@ -26,6 +26,15 @@ def expect_rows(op: LaunchOp, x: SSAValue, m: int, k: int, tail: Tail | None) ->
     op.expect_length("x", x, tail.rows * k, f"{tail.rows} rows of the chunk by k = {k}")
     if tail.first + m > tail.rows:
         raise op.refuse(f"computes rows {tail.first} to {tail.first + m} of a chunk of {tail.rows}")
+
+
+def expect_squares(op: LaunchOp, squares: SSAValue | None, eps: RealAttr | None, m: int, k: int) -> None:
+    """Refuse sums of squares that are not those of an activation of m rows."""
+    if (squares is None) != (eps is None):
+        raise op.refuse("has the sums of squares of its activation if and only if it has the norm's epsilon")
+    if squares is not None and k % QBLOCK:
+        raise op.refuse(f"divides rows of {k} values, no whole number of blocks of {QBLOCK}")
+    op.expect_length("squares", squares, m * (k // QBLOCK), f"m = {m} by k = {k} in blocks of {QBLOCK}")
 
 
 def multiplies_in_int8(numerics: Numerics, *formats: Format) -> bool:

@@ -31,6 +31,7 @@ from lane_mlir.dialects.launch.operation import (
     fields,
     flags,
     origin,
+    plain,
     present,
     produced,
     sizes,
@@ -52,6 +53,9 @@ class NormOp(LaunchOp):
     or in a part of wider units. `sum`: where s is written. The f32 result goes to `y`, in part of another buffer, if
     there is one, else to `out`; the quantized one always to `out`.
 
+    `squares` [rows, cols/32]: the result is s[r]·w, and the sum of s² over each 32 columns is written there: whoever
+    reads the result divides by √(mean(s[r]²) + eps).
+
     Example: `launch.norm %x add %r sum %s weight %w out %o (rows = 1, cols = 576) eps = 1.0e-05 quant by [add_norm]`
     """
 
@@ -63,6 +67,7 @@ class NormOp(LaunchOp):
     add = opt_operand_def(BUFFER)
     pre_w = opt_operand_def(BUFFER)
     sum = opt_operand_def(BUFFER)
+    squares = opt_operand_def(BUFFER)
     w = opt_operand_def(BUFFER)
     b = opt_operand_def(BUFFER)
     out = opt_operand_def(BUFFER)
@@ -82,7 +87,7 @@ class NormOp(LaunchOp):
     custom_directives = (OptionalInto,)
     assembly_format = (
         "$x (`every` $part^)? (`pre` $pre_eps^)? (`pre_weight` $pre_w^)? (`add` $add^)? (`sum` $sum^)?"
-        " (`weight` $w^)? (`bias` $b^)? (`out` $out^)? custom<OptionalInto>($y, $param, $dst)"
+        " (`squares` $squares^)? (`weight` $w^)? (`bias` $b^)? (`out` $out^)? custom<OptionalInto>($y, $param, $dst)"
         + sizes("rows", "cols")
         + "`eps` `=` $eps"
         + flags("center")
@@ -106,6 +111,7 @@ class NormOp(LaunchOp):
         add: SSAValue | None = None,
         pre: tuple[SSAValue | None, float] | None = None,
         sum: SSAValue | None = None,
+        squares: SSAValue | None = None,
         into: Target | None = None,
         f32: bool = True,
         quant: bool = False,
@@ -115,7 +121,7 @@ class NormOp(LaunchOp):
         pre_w, pre_eps = pre if pre is not None else (None, None)
         y, param, dst = (into.buffer, into.param, into.dst) if into is not None else (None, None, None)
         super().__init__(
-            operands=[x, add, pre_w, sum, w, b, out, y, param],
+            operands=[x, add, pre_w, sum, squares, w, b, out, y, param],
             properties=fields(
                 part=part,
                 pre_eps=pre_eps,
@@ -139,7 +145,7 @@ class NormOp(LaunchOp):
         return present(self.x, self.add, self.w, self.b, self.pre_w, self.param)
 
     def writes(self) -> Sequence[SSAValue]:
-        written = present(self.out if self.y is None else self.y, self.sum)
+        written = present(self.out if self.y is None else self.y, self.sum, self.squares)
         return written if self.quant is None or self.y is None else present(*written, self.out)
 
     def typed(self, numerics: Numerics) -> Sequence[SSAValue]:
@@ -150,9 +156,11 @@ class NormOp(LaunchOp):
         written = produced(f32_result, self.f32, None) if f32_result is not None else []
         if self.out is not None:
             written += produced(self.out, None, self.quant)
-        return written if self.sum is None else [*written, (self.sum, Touch.PLAIN)]
+        return [*written, *plain(present(self.sum, self.squares))]
 
     def written(self, t: SSAValue, touch: Touch) -> int | None:
+        if self.squares is t:
+            return self.rows.data * (self.cols.data // QBLOCK)
         if touch is Touch.QUANT:
             whole = self.out is t
         else:
@@ -181,11 +189,16 @@ class NormOp(LaunchOp):
             raise self.refuse("norms x beforehand but adds nothing to it")
         if self.pre_w is not None and self.pre_eps is None:
             raise self.refuse("has a weight for a norm beforehand that it does not take")
+        if self.squares is not None and (self.center is not None or self.y is not None or cols % QBLOCK):
+            raise self.refuse(
+                f"leaves its division to its readers, but is no RMS norm of whole blocks of {QBLOCK} columns into out"
+            )
         if self.b is not None and self.center is None:
             raise self.refuse("has a bias but does not center: only a layer norm has one")
         self.expect_units("x", self.x, rows, cols, self.part.data if self.part is not None else None, what)
         for name, value in (("add", self.add), ("sum", self.sum), ("out", self.out)):
             self.expect_length(name, value, rows * cols, what)
+        self.expect_length("squares", self.squares, rows * (cols // QBLOCK), f"{what} in blocks of {QBLOCK}")
         for name, value in (("weight", self.w), ("bias", self.b), ("pre_weight", self.pre_w)):
             self.expect_length(name, value, cols, f"cols = {cols}")
         if (into := self.into) is not None:

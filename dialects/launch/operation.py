@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, cast
 
-from xdsl.dialects.builtin import UnitAttr
+from xdsl.dialects.builtin import DenseArrayBase, IntegerType, UnitAttr, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, opt_prop_def
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind
@@ -226,6 +226,18 @@ class LaunchOp(IRDLOperation, ABC):
     def unit_output(self) -> tuple[int, int] | None:
         """The units of the result and the width of each, if it can land in a part of every unit of a wider array."""
         return None
+
+    def take(self, name: str, value: SSAValue) -> None:
+        """Give the launch an optional operand that it has not."""
+        names = [operand for operand, _ in self.get_irdl_definition().operands]
+        sizes = list(cast("DenseArrayBase[IntegerType]", self.properties["operandSegmentSizes"]).get_values())
+        at = names.index(name)
+        assert sizes[at] == 0, f"{self.name} has {name} already"
+        operands = list(self.operands)
+        operands.insert(sum(sizes[:at]), value)
+        sizes[at] = 1
+        self.operands = operands
+        self.properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, sizes)
 
     # What it is.
 

@@ -24,11 +24,19 @@ from lane_mlir.dialects.launch.attributes import (
     NumberAttr,
     Part,
     PartAttr,
+    RealAttr,
     Tail,
     TailAttr,
 )
 from lane_mlir.dialects.launch.directives import Into
-from lane_mlir.dialects.launch.multiplying import ONE, TAIL, expect_rows, multiplies_in_int8
+from lane_mlir.dialects.launch.multiplying import (
+    NORMED,
+    ONE,
+    TAIL,
+    expect_rows,
+    expect_squares,
+    multiplies_in_int8,
+)
 from lane_mlir.dialects.launch.operation import (
     FORMS,
     ORIGIN,
@@ -60,6 +68,8 @@ class GemvOp(LaunchOp):
     `per_warp`: output rows a warp of the matrix-vector kernel. `batch`: the rows are sequences. The result is written
     as f32, quantized or both.
 
+    `squares` [m, k/32]: x is what a norm left undivided, and y[r, j] = Σᵢ x[r, i]·w[j, i]/√(Σ squares[r]/k + norm_eps).
+
     Example: `launch.gemv %x by %w<q4_k> bias %b into %y (k = 576, n = 192, m = 1) f32 covers [4, 5] by [gemv_bias]`
     """
 
@@ -68,6 +78,7 @@ class GemvOp(LaunchOp):
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
     x = operand_def(BUFFER)
+    squares = opt_operand_def(BUFFER)
     w = operand_def(BUFFER)
     bias = opt_operand_def(BUFFER)
     y = operand_def(BUFFER)
@@ -82,10 +93,13 @@ class GemvOp(LaunchOp):
     quant = opt_prop_def(UnitAttr)
     tail = opt_prop_def(TailAttr)
     batch = opt_prop_def(UnitAttr)
+    norm_eps = opt_prop_def(RealAttr)
 
     custom_directives = (Into,)
     assembly_format = (
-        "$x `by` $w `` $format (`bias` $bias^)? `into` custom<Into>($y, $param, $dst)"
+        "$x"
+        + NORMED
+        + " `by` $w `` $format (`bias` $bias^)? `into` custom<Into>($y, $param, $dst)"
         + sizes("k", "n", "m")
         + optional("per_warp")
         + TAIL
@@ -115,7 +129,7 @@ class GemvOp(LaunchOp):
         rules: Sequence[str] = (),
     ):
         super().__init__(
-            operands=[x, w, bias, y.buffer, y.param],
+            operands=[x, None, w, bias, y.buffer, y.param],
             properties=fields(
                 format=format,
                 dst=y.dst,
@@ -136,7 +150,7 @@ class GemvOp(LaunchOp):
         return target_of(self.y, self.param, self.dst)
 
     def reads(self) -> Sequence[SSAValue]:
-        return present(self.x, self.w, self.bias, self.param)
+        return present(self.x, self.squares, self.w, self.bias, self.param)
 
     def writes(self) -> Sequence[SSAValue]:
         return (self.y,)
@@ -185,6 +199,7 @@ class GemvOp(LaunchOp):
         self.expect_positive("k", "n", "m", "per_warp")
         self.expect_form(self.f32, self.quant)
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
+        expect_squares(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
         self.expect_length("w", self.w, n * k, f"n = {n} by k = {k}")
         self.expect_length("bias", self.bias, n, f"n = {n}")
         self.expect_target("y", self.target, m, n)

@@ -26,11 +26,19 @@ from lane_mlir.dialects.launch.attributes import (
     GemmPart,
     GemmPartAttr,
     NumberAttr,
+    RealAttr,
     Tail,
     TailAttr,
 )
 from lane_mlir.dialects.launch.directives import GemmParts
-from lane_mlir.dialects.launch.multiplying import ONE, TAIL, expect_rows, multiplies_in_int8
+from lane_mlir.dialects.launch.multiplying import (
+    NORMED,
+    ONE,
+    TAIL,
+    expect_rows,
+    expect_squares,
+    multiplies_in_int8,
+)
 from lane_mlir.dialects.launch.operation import (
     FORMS,
     ORIGIN,
@@ -68,7 +76,8 @@ class GemmPartsOp(LaunchOp):
     """
     Several products of one activation in one launch, side by side: y_p[r, j] = Σᵢ x[r, i]·w_p[j, i] (+ bias_p[j]).
 
-    x [m, k], w_p [n_p, k] in one format, bias_p [n_p], y_p [m, n_p]. `tail`, `per_warp` and `batch` as in launch.gemv.
+    x [m, k], w_p [n_p, k] in one format, bias_p [n_p], y_p [m, n_p]. `tail`, `per_warp`, `batch` and
+    `squares` as in launch.gemv.
 
     Example:
         `launch.gemm_parts<q4_k> %x by [%wq into %q n = 64, %wk into %kc at row %pos pitch 32 n = 32] (k = 64, m = 1)`
@@ -79,6 +88,7 @@ class GemmPartsOp(LaunchOp):
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
     x = operand_def(BUFFER)
+    squares = opt_operand_def(BUFFER)
     w = var_operand_def(BUFFER)
     bias = var_operand_def(BUFFER)
     """The biases of the products that have one."""
@@ -92,10 +102,13 @@ class GemmPartsOp(LaunchOp):
     tail = opt_prop_def(TailAttr)
     per_warp = opt_prop_def(NumberAttr, default_value=ONE)
     batch = opt_prop_def(UnitAttr)
+    norm_eps = opt_prop_def(RealAttr)
 
     custom_directives = (GemmParts,)
     assembly_format = (
-        "`` $format $x `by` custom<GemmParts>($w, $bias, $y, $param, $products)"
+        "`` $format $x"
+        + NORMED
+        + " `by` custom<GemmParts>($w, $bias, $y, $param, $products)"
         + sizes("k", "m")
         + optional("per_warp")
         + TAIL
@@ -122,6 +135,7 @@ class GemmPartsOp(LaunchOp):
         super().__init__(
             operands=[
                 x,
+                None,
                 [p.w for p in products],
                 [p.bias for p in products if p.bias is not None],
                 [p.y.buffer for p in products],
@@ -151,7 +165,7 @@ class GemmPartsOp(LaunchOp):
         return made
 
     def reads(self) -> Sequence[SSAValue]:
-        return present(self.x, *(v for p in self.each() for v in (p.w, p.bias, p.y.param)))
+        return present(self.x, self.squares, *(v for p in self.each() for v in (p.w, p.bias, p.y.param)))
 
     def writes(self) -> Sequence[SSAValue]:
         return tuple(self.y)
@@ -201,6 +215,7 @@ class GemmPartsOp(LaunchOp):
                 f"but its {len(parts)} products take {wanted[0]}, {wanted[1]}, {wanted[2]} and {wanted[3]}"
             )
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
+        expect_squares(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
         for i, p in enumerate(self.each()):
             if p.n == 0:
                 raise self.refuse(f"n of product {i} is 0, expected more")
@@ -215,7 +230,7 @@ class GemvGluOp(LaunchOp):
     A gate and an up product of one activation, and what is made of the two:
     y[r, j] = act(Σᵢ x[r, i]·wg[j, i] + bg[j])·(Σᵢ x[r, i]·wu[j, i] + bu[j]), act SiLU unless it says otherwise.
 
-    x [m, k]; wg, wu [n, k]; bg, bu [n]; out [m, n]. `tail`, `per_warp`, `batch` as in launch.gemv.
+    x [m, k]; wg, wu [n, k]; bg, bu [n]; out [m, n]. `tail`, `per_warp`, `batch`, `squares` as in launch.gemv.
 
     Example: `launch.gemv_glu %x by %wg, %wu [q4_k, q4_k] into %h (k = 576, n = 1536, m = 1) quant by [glu_pair]`
     """
@@ -225,6 +240,7 @@ class GemvGluOp(LaunchOp):
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
     x = operand_def(BUFFER)
+    squares = opt_operand_def(BUFFER)
     wg = operand_def(BUFFER)
     wu = operand_def(BUFFER)
     bg = opt_operand_def(BUFFER)
@@ -241,9 +257,12 @@ class GemvGluOp(LaunchOp):
     quant = opt_prop_def(UnitAttr)
     tail = opt_prop_def(TailAttr)
     batch = opt_prop_def(UnitAttr)
+    norm_eps = opt_prop_def(RealAttr)
 
     assembly_format = (
-        "$x `by` $wg `,` $wu $formats (`gate_bias` $bg^)? (`up_bias` $bu^)? (`act` $act^)? `into` $out"
+        "$x"
+        + NORMED
+        + " `by` $wg `,` $wu $formats (`gate_bias` $bg^)? (`up_bias` $bu^)? (`act` $act^)? `into` $out"
         + sizes("k", "n", "m")
         + optional("per_warp")
         + TAIL
@@ -275,7 +294,7 @@ class GemvGluOp(LaunchOp):
         rules: Sequence[str] = (),
     ):
         super().__init__(
-            operands=[x, wg, wu, *biases, out],
+            operands=[x, None, wg, wu, *biases, out],
             properties=fields(
                 formats=formats,
                 act=act,
@@ -292,7 +311,7 @@ class GemvGluOp(LaunchOp):
         )
 
     def reads(self) -> Sequence[SSAValue]:
-        return present(self.x, self.wg, self.wu, self.bg, self.bu)
+        return present(self.x, self.squares, self.wg, self.wu, self.bg, self.bu)
 
     def writes(self) -> Sequence[SSAValue]:
         return (self.out,)
@@ -338,6 +357,7 @@ class GemvGluOp(LaunchOp):
         if len(self.formats.data) != 2:
             raise self.refuse(f"has {len(self.formats.data)} formats, expected 2: the gate's and the up weight's")
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
+        expect_squares(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
         for name, w, bias in (("wg", self.wg, self.bg), ("wu", self.wu, self.bu)):
             self.expect_length(name, w, n * k, f"n = {n} by k = {k}")
             self.expect_length(f"bias of {name}", bias, n, f"n = {n}")

@@ -37,7 +37,7 @@ def bind_moe(op: MoeOp, buffers: Buffers) -> Run:
 
 def _input(op: MoeOp, buffers: Buffers, fmt: Format) -> Callable[[], Array]:
     """The activation as a product by weights of a format takes it."""
-    return Input.of(buffers, op.x, fmt, op.d.data, op.rows.data).read
+    return Input.whole(buffers, op.x, fmt, op.d.data, op.rows.data).read
 
 
 def _block_format(op: MoeOp) -> Format:

@@ -10,18 +10,54 @@ from xdsl.ir import SSAValue
 from lane_mlir.cpu.buffers import Buffers, Run, units
 from lane_mlir.cpu.landing import Store, store_at, store_forms
 from lane_mlir.dialects.launch import L2NormOp, NormOp, Part, QuantOp
+from lane_mlir.dialects.tg import QUANTIZED_BLOCK
 from lane_mlir.eval import Array
 from lane_mlir.eval.norms import l2_norm, layer_norm, rms_norm
 
 
 def bind_norm(op: NormOp, buffers: Buffers) -> Run:
     cols, eps = op.cols.data, op.eps.data
-    source, store = _summed(op, buffers), _result(op, buffers)
+    source = _summed(op, buffers)
     w, b = buffers.optional(op.w), buffers.optional(op.b)
+    if op.squares is not None:
+        return _bind_undivided(op, buffers, source, w)
+    store = _result(op, buffers)
     if op.center is None:
         return lambda: store(rms_norm(source(), w, eps))
     weight = np.ones(cols, np.float32) if w is None else w
     return lambda: store(layer_norm(source(), weight, b, eps))
+
+
+def _bind_undivided(op: NormOp, buffers: Buffers, source: Callable[[], Array], w: Array | None) -> Run:
+    """
+    s·w and the squares of s, summed. The words are those of the row divided, with scales that its root is in, so that
+    they are rounded as those of a norm that divides.
+    """
+    assert op.squares is not None
+    assert op.out is not None
+    rows, cols, eps = op.rows.data, op.cols.data, np.float32(op.eps.data)
+    squares = buffers.matrix(op.squares, cols // QUANTIZED_BLOCK)
+    values = buffers.matrix(op.out, cols) if op.f32 is not None else None
+    form = buffers.quantized(op.out) if op.quant is not None else None
+
+    def run() -> None:
+        s = source()
+        blocks = s.reshape(rows, -1, QUANTIZED_BLOCK)
+        np.einsum("rbi,rbi->rb", blocks, blocks, out=squares)
+        if values is not None:
+            np.multiply(s, np.float32(1) if w is None else w, values)
+        if form is not None:
+            root = root_mean_square(squares, cols, eps)
+            form.set(s / root if w is None else s / root * w)
+            for word in form.words:
+                word.d.reshape(rows, -1)[...] *= root
+
+    return run
+
+
+def root_mean_square(squares: Array, cols: int, eps: np.float32) -> Array:
+    """√(mean of squares + eps) of rows whose squares are summed in blocks, [rows, 1]."""
+    return np.sqrt(squares.sum(axis=1, keepdims=True) / np.float32(cols) + eps)
 
 
 def _summed(op: NormOp, buffers: Buffers) -> Callable[[], Array]:

@@ -11,6 +11,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.cpu.buffers import Buffers, Run, in_order, read, refuse, units
 from lane_mlir.cpu.landing import Store, fixed_place, store_at, store_forms
+from lane_mlir.cpu.norms import root_mean_square
 from lane_mlir.dialects.launch import (
     GemmPartsOp,
     GemvF32Op,
@@ -22,7 +23,7 @@ from lane_mlir.dialects.launch import (
     TailAttr,
     Target,
 )
-from lane_mlir.dialects.tg import Activation, Numerics
+from lane_mlir.dialects.tg import QUANTIZED_BLOCK, Activation, Numerics
 from lane_mlir.eval import Array
 from lane_mlir.eval.elementwise import ACTIVATIONS
 from lane_mlir.eval.products import head_matmul
@@ -37,7 +38,18 @@ class Input:
     array: Array | None = None
 
     @staticmethod
-    def of(buffers: Buffers, x: SSAValue, fmt: Format, k: int, m: int, tail: TailAttr | None = None) -> Input:
+    def of(op: GemvOp | GemmPartsOp | GemvGluOp, buffers: Buffers, fmt: Format) -> Input:
+        """As a launch takes it in a product by a weight of a format; divided, where a norm has left that to it."""
+        k, m = op.k.data, op.m.data
+        x = Input.whole(buffers, op.x, fmt, k, m, op.tail)
+        if op.squares is None or op.norm_eps is None:
+            return x
+        squares, eps = buffers.matrix(op.squares, k // QUANTIZED_BLOCK), np.float32(op.norm_eps.data)
+
+        return Input(lambda: x.read() / root_mean_square(squares, k, eps))
+
+    @staticmethod
+    def whole(buffers: Buffers, x: SSAValue, fmt: Format, k: int, m: int, tail: TailAttr | None = None) -> Input:
         """As a product by a weight of a format takes it: quantized where the numerics and the format say so."""
         rows = (tail.data if tail is not None else Tail(0, m)).first
         if buffers.numerics is Numerics.DEQUANT or not fmt.is_block:
@@ -88,7 +100,7 @@ def refuse_batched_rows(op: LaunchOp, *targets: Target) -> None:
 def bind_gemv(op: GemvOp, buffers: Buffers) -> Run:
     m, n = op.m.data, op.n.data
     refuse_batched_rows(op, op.target)
-    x = Input.of(buffers, op.x, op.format.data, op.k.data, m, op.tail)
+    x = Input.of(op, buffers, op.format.data)
     if op.quant is None:
         return bind_landing(buffers, x, op.w, op.bias, m, n, op.target)
     if not op.target.dst.own:
@@ -100,14 +112,14 @@ def bind_gemv(op: GemvOp, buffers: Buffers) -> Run:
 def bind_gemv_f32(op: GemvF32Op, buffers: Buffers) -> Run:
     m, n = op.m.data, op.n.data
     refuse_batched_rows(op, op.target)
-    x = Input.of(buffers, op.x, Format.F32, op.k.data, m)
+    x = Input.whole(buffers, op.x, Format.F32, op.k.data, m)
     return bind_landing(buffers, x, op.w, op.bias, m, n, op.target)
 
 
 def bind_gemm_parts(op: GemmPartsOp, buffers: Buffers) -> Run:
     m, products = op.m.data, op.each()
     refuse_batched_rows(op, *(p.y for p in products))
-    x = Input.of(buffers, op.x, op.format.data, op.k.data, m, op.tail)
+    x = Input.of(op, buffers, op.format.data)
     if x.array is None:
         # Reading the words once for all products.
         values = np.empty((m, op.k.data), np.float32)
@@ -121,11 +133,11 @@ def _load(source: Callable[[], Array], into: Array) -> None:
 
 
 def bind_gemv_glu(op: GemvGluOp, buffers: Buffers) -> Run:
-    k, n, m = op.k.data, op.n.data, op.m.data
+    n, m = op.n.data, op.m.data
     gate, up = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
     runs: list[Run] = []
     for out, w, bias, fmt in zip((gate, up), (op.wg, op.wu), (op.bg, op.bu), op.formats.data, strict=True):
-        x = Input.of(buffers, op.x, fmt, k, m, op.tail)
+        x = Input.of(op, buffers, fmt)
         runs.append(bind_product(buffers, x, w, bias, m, n, out, _nowhere))
     act = ACTIVATIONS[Activation.SILU if op.act is None else op.act.data]
     store = store_forms(buffers, op.out, op.f32, op.quant)

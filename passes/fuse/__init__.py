@@ -23,6 +23,7 @@ from lane_mlir.passes.fuse.report import Decision, Fired, Outcome, Report
 from lane_mlir.passes.fuse.table import (
     LATE,
     ON_LAUNCHES,
+    OWN,
     RULES,
     Optimized,
     classes_built,
@@ -99,6 +100,7 @@ def rule_pass(rule: str) -> type[ModulePass]:
 __all__ = [
     "LATE",
     "ON_LAUNCHES",
+    "OWN",
     "RULES",
     "Decision",
     "Fired",

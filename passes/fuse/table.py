@@ -61,8 +61,11 @@ RULES: Sequence[str] = (
 LATE: Sequence[str] = ("rope_parts", "gemv_parts")
 """The rules that apply once every product's activation is quantized where it will be read."""
 
-ON_LAUNCHES: Sequence[str] = ("rows_a_warp", "sequences")
+ON_LAUNCHES: Sequence[str] = ("rows_a_warp", "sequences", "deferred_norm")
 """The rules that act on launches, in `plan`."""
+
+OWN: Sequence[str] = ("deferred_norm",)
+"""Rules of our own, beside the table: they act on launches, in `plan`, after all others."""
 
 _IMPLEMENTED: Mapping[str, type[FusionRule]] = MappingProxyType(
     {
@@ -110,7 +113,7 @@ class Optimized:
 
 def rule_names() -> Sequence[str]:
     """The rules that a compilation can hold back, in the order they apply."""
-    return (*(rule for rule in RULES if rule in _IMPLEMENTED or rule in ON_LAUNCHES), FUSED_QUANT)
+    return (*(rule for rule in RULES if rule in _IMPLEMENTED or rule in ON_LAUNCHES), FUSED_QUANT, *OWN)
 
 
 def rule_class(rule: str) -> type[FusionRule]:

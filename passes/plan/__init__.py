@@ -2,8 +2,8 @@
 The planner: a schedule as `link` leaves it becomes one that a target runs as it is.
 
 In order: rows a warp and split counts, chosen for the chip; whole blocks of what is read quantized; the forms and types
-of the buffers; launches of several sequences as one; the buffers' places in one arena; and at the end a check of the
-whole that knows nothing of the planner.
+of the buffers; launches of several sequences as one; norms that leave their division to their readers; the buffers'
+places in one arena; and at the end a check of the whole that knows nothing of the planner.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from lane_mlir.passes.plan.buffers import (
 from lane_mlir.passes.plan.check import CheckPlanPass, check
 from lane_mlir.passes.plan.counts import ROWS_A_WARP, choose_rows_a_warp, choose_splits, one_row_a_warp, share_key_rows
 from lane_mlir.passes.plan.errors import NoKernel, Shape, Unbound
+from lane_mlir.passes.plan.norms import DEFERRED_NORM, defer_norms
 from lane_mlir.passes.plan.sequences import SEQUENCES, merge_sequences
 
-RULES = (ROWS_A_WARP, SEQUENCES)
+RULES = (ROWS_A_WARP, SEQUENCES, DEFERRED_NORM)
 """The rules that act on launches, in their order."""
 
 
@@ -78,7 +79,9 @@ def plan(schedule: ScheduleOp, held: tuple[str, ...] = ()) -> None:
     touches = [launch.touches(numerics) for launch in launches]
     mark_forms(schedule, touches)
     set_types(schedule, target)
-    if SEQUENCES not in held and merge_sequences(schedule, on):
+    merged = SEQUENCES not in held and merge_sequences(schedule, on)
+    deferred = DEFERRED_NORM not in held and defer_norms(schedule, numerics)
+    if merged or deferred:
         launches = schedule.launches()
         touches = [launch.touches(numerics) for launch in launches]
         mark_forms(schedule, touches)

@@ -8,6 +8,9 @@
 // in shared memory, so arranged that neighbouring lanes read neighbouring 16 bytes; a lane multiplies each unit of it by
 // its unit of all its rows.
 //
+// An activation that a norm has left undivided comes with the sums of its squares, and the results are divided, as
+// launch.gemv says; the squares are summed while the weights are multiplied.
+//
 // Under int8 the activation is blocks of 32 int8 words with a scale (two such under two_pass_int8), and a unit's product
 // is exact in integers; under dequant it is f32, and so are products by plain weights.
 //
@@ -24,9 +27,13 @@ struct GemvShape {
   int words = 1;      // int8 words of an activation; 0: f32
   int lanes = 32;     // lanes that share rows of the weight
   int rows = 1;       // rows of the weight that they share
-  int warps = 8;      int depth = 1;      // steps that are loaded ahead
+  int warps = 8;
+  int depth = 1;      // steps that are loaded ahead
   int tile = 0;       // columns of the activation that are in shared memory at once
   bool quant = false; // the result is (also) written quantized
+  bool held = false;  // the result is kept in shared memory, for what the block does after
+  bool divides = false;  // the results are divided by the root mean square of the activation, with this epsilon:
+  float norm_eps = 0.f;
   bool f32 = true;    // the result is (also) written as f32
   bool aligned = true; // rows of an f32 activation begin at multiples of 4 values
 
@@ -41,6 +48,7 @@ struct GemvInputOf {
   const i8* words;
   const float* scales;
   const X* values;
+  const float* squares = nullptr;  // of an undivided activation: their sums over each 32 columns, [rows][k/32]
   i64 pitch = 0;     // values from one row to the next; 0: the rows lie side by side
   int rows = 1 << 30; // that there are, if fewer than the kernel's; the others are 0
 };
@@ -275,6 +283,52 @@ struct Held {
   LANE_DEVICE int column(int i) const { return columns + (first + i) / S.m; }
 };
 
+// What the results of each row of an undivided activation are multiplied by: 1/√(mean of the squares + eps).
+template <GemvShape S>
+struct RowFactors {
+  static constexpr int BLOCKS = S.k / QBLOCK, ROWS = ceil_div(S.m, S.warps);  // rows that a warp sums
+  float sum[ROWS];
+
+  // A single row's sum is every warp's own; otherwise a warp has some of the rows.
+  static LANE_DEVICE int first() { return S.m == 1 ? 0 : static_cast<int>(threadIdx.x) / WARP; }
+  static LANE_DEVICE float* shared() {
+    __shared__ float factors[S.m];
+    return factors;
+  }
+
+  // Each lane's share, on its way while the weights are multiplied.
+  LANE_DEVICE void load(const float* squares) {
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+      int row = min(first() + i * S.warps, S.m - 1);
+      sum[i] = 0.f;
+      for (int at = threadIdx.x % WARP; at < BLOCKS; at += WARP) sum[i] += squares[row * BLOCKS + at];
+    }
+  }
+
+  // Called by all threads of the block, after load.
+  LANE_DEVICE void divide() {
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+      sum[i] = 1.f / sqrtf(warp_sum(sum[i]) / S.k + S.norm_eps);
+      int row = first() + i * S.warps;
+      if (S.m > 1 && threadIdx.x % WARP == 0 && row < S.m) shared()[row] = sum[i];
+    }
+    if (S.m > 1) __syncthreads();
+  }
+
+  LANE_DEVICE float of(int row) const { return S.m == 1 ? sum[0] : shared()[row]; }
+};
+
+// Divides what a lane holds of the results of an undivided activation.
+template <GemvShape S, typename Weight>
+LANE_DEVICE void divide_held(const RowFactors<S>& factors, const Held<S>& held, Weight& weight) {
+  if constexpr (S.divides) {
+#pragma unroll
+    for (int i = 0; i < held.COUNT; i++) weight.sum[i] *= factors.of(held.row(i));
+  }
+}
+
 // The first output column of this thread's group, of those of the block.
 template <GemvShape S>
 LANE_DEVICE int group_column() {
@@ -396,14 +450,20 @@ struct QuantizedResult {
   float* scales = nullptr;
 };
 
-// What blocks do after their columns are written: nothing.
+// What blocks do after their columns, `first` on of n, are written: nothing. `Kept` is what a thread loads for it beforehand: by `load`
+// what no launch writes, before the wait, and by `read` the rest, while the weights are multiplied.
 struct NothingAfter {
   template <GemvShape S>
-  LANE_DEVICE void run(int, int, int) const {}
+  struct Kept {
+    LANE_DEVICE void load(const NothingAfter&, int, int) {}
+    LANE_DEVICE void read(const NothingAfter&, int, int) {}
+  };
+  template <GemvShape S>
+  LANE_DEVICE void run(const Kept<S>&, int, int, int) const {}
 };
 
 // Several products of one activation, side by side: a block works on columns of one of them. `after` is told which
-// product, and which of its columns the block wrote, `first` to `last`.
+// product it is.
 template <typename F, GemvShape S, typename After, typename... Products>
 LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, const After& after,
                       const Products&... products) {
@@ -419,10 +479,17 @@ LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, cons
   for (int i = 0; i < held.COUNT; i++) {
     added[i] = chosen.bias != nullptr && held.column(i) < chosen.n ? load_constant(chosen.bias + held.column(i)) : 0.f;
   }
+  typename After::template Kept<S> kept;
+  kept.load(after, chosen.first, chosen.n);
   wait_for_predecessor();
   chosen.land();
+  kept.read(after, chosen.first, chosen.n);
+  RowFactors<S> factors;
+  if constexpr (S.divides) factors.load(x.squares);
   multiply_rows<F, S>(x, weight);
   scatter_sum<S.lanes, S.rows * S.m>(weight.sum);
+  if constexpr (S.divides) factors.divide();
+  divide_held(factors, held, weight);
 
   if constexpr (S.f32) {
 #pragma unroll
@@ -430,7 +497,7 @@ LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, cons
       if (held.owner && held.column(i) < chosen.n) chosen.store(held.row(i), held.column(i), weight.sum[i] + added[i]);
     }
   }
-  if constexpr (S.quant) {
+  if constexpr (S.quant || S.held) {
     float* result = reinterpret_cast<float*>(shared_memory);
     __syncthreads();  // the activation is no longer read
 #pragma unroll
@@ -438,9 +505,9 @@ LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, cons
       if (held.owner) result[held.row(i) * COLUMNS + held.column(i) - chosen.first] = weight.sum[i] + added[i];
     }
     __syncthreads();
-    quantize_columns<S>(result, chosen.first, chosen.n, quantized.words, quantized.scales);
+    if constexpr (S.quant) quantize_columns<S>(result, chosen.first, chosen.n, quantized.words, quantized.scales);
   }
-  after.template run<S>(chosen.index, chosen.first, min(chosen.first + COLUMNS, chosen.n));
+  after.template run<S>(kept, chosen.index, chosen.first, chosen.n);
 }
 
 // ---- launch.gemv_glu. ----
@@ -466,9 +533,14 @@ LANE_DEVICE void gemv_glu(const GemvInput& x, const u8* gate_weight, const u8* u
     up_added[i] = up_bias != nullptr && inside ? load_constant(up_bias + held.column(i)) : 0.f;
   }
   wait_for_predecessor();
+  RowFactors<S> factors;
+  if constexpr (S.divides) factors.load(x.squares);
   multiply_rows<GATE, S>(x, gate, up);
   scatter_sum<S.lanes, S.rows * S.m>(gate.sum);
   scatter_sum<S.lanes, S.rows * S.m>(up.sum);
+  if constexpr (S.divides) factors.divide();
+  divide_held(factors, held, gate);
+  divide_held(factors, held, up);
 
   float* result = reinterpret_cast<float*>(shared_memory);
   if constexpr (S.quant) __syncthreads();  // the activation is no longer read
@@ -522,7 +594,8 @@ LANE_DEVICE void head_gemv(const X* x, const u8* weight, T* y, const int* param,
   constexpr int UNITS = H.shared ? 1 : HEADS;
   constexpr i64 PITCH = P.pitch != 0 ? P.pitch : S.k;
   i64 unit = static_cast<i64>(row) * UNITS + (H.shared ? 0 : head);
-  multiply_rows<F, S>(GemvInputOf<X>{nullptr, nullptr, x + unit * PITCH + P.offset, UNITS * PITCH, M - row}, rows);
+  multiply_rows<F, S>(GemvInputOf<X>{nullptr, nullptr, x + unit * PITCH + P.offset, nullptr, UNITS * PITCH, M - row},
+                      rows);
   scatter_sum<S.lanes, S.rows * S.m>(rows.sum);
   Held<S> held(column);
   i64 start = D.start(param);

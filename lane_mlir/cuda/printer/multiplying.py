@@ -19,7 +19,7 @@ from lane_mlir.cuda.kernels.gemv import QBLOCK, GemvSplit, split_gemv, staged_by
 from lane_mlir.cuda.layout import layout
 from lane_mlir.cuda.printer.kernel import Kernel, Printing, dst_of, element_type, refuse, struct
 from lane_mlir.cuda.printer.vectors import vector_width
-from lane_mlir.dialects.launch import LaunchOp, Product, Tail
+from lane_mlir.dialects.launch import GemmPartsOp, GemvGluOp, GemvOp, LaunchOp, Product, Tail
 from lane_mlir.dialects.launch.operation import ceil_div
 from lane_mlir.formats import Format
 
@@ -60,16 +60,34 @@ class Multiplication:
         """Whether rows of the activation in f32 begin at multiples of 16 bytes."""
         return vector_width((self.x,), (self.k,)) == 4
 
+    @property
+    def undivided(self) -> tuple[SSAValue, float] | None:
+        """The sums of squares and the epsilon of an activation that a norm has left undivided."""
+        launch = self.launch
+        if not isinstance(launch, GemvOp | GemmPartsOp | GemvGluOp) or launch.squares is None:
+            return None
+        assert launch.norm_eps is not None
+        return launch.squares, launch.norm_eps.data
+
+    def check_divided(self) -> None:
+        """Raises LaneError for an activation that a norm has left undivided: only the matrix-vector kernels divide."""
+        if self.undivided is not None:
+            raise refuse(self.launch, f"its activation of {self.m} rows is not divided by its root mean square")
+
     def input(self, printing: Printing) -> str:
         """The activation as kernels take it, from the first row that is computed on."""
         words, first = self.words(printing), self.first_row * self.k
+        quantized, values = "nullptr, nullptr", "nullptr"
         if not words:
-            values = printing.reads("x", self.x)
-            return f"GemvInput{{nullptr, nullptr, {values}{f' + {first}' if first else ''}}}"
-        quantized = printing.reads_quantized("x", self.x)
-        if first:
-            quantized = f"x_words + {first * words}, x_scales + {first // QBLOCK * words}"
-        return f"GemvInput{{{quantized}, nullptr}}"
+            values = printing.reads("x", self.x) + (f" + {first}" if first else "")
+        else:
+            quantized = printing.reads_quantized("x", self.x)
+            if first:
+                quantized = f"x_words + {first * words}, x_scales + {first // QBLOCK * words}"
+        squares = ""
+        if self.undivided is not None:
+            squares = f", {printing.reads('x_squares', self.undivided[0])}"
+        return f"GemvInput{{{quantized}, {values}{squares}}}"
 
 
 def product_of(printing: Printing, product: Product, suffix: str = "", y: str | None = None) -> str:
@@ -96,15 +114,27 @@ class Rows:
     split: GemvSplit
     f32: bool
     quant: bool
+    held: bool
     aligned: bool
 
     @staticmethod
     def choose(
-        of: Multiplication, printing: Printing, n: int, per_warp: int, *, f32: bool = True, quant: bool = False
+        of: Multiplication,
+        printing: Printing,
+        n: int,
+        per_warp: int,
+        *,
+        f32: bool = True,
+        quant: bool = False,
+        held: bool = False,
+        weights: int = 1,
     ) -> Rows:
-        """For n outputs a row. Raises LaneError if the kernel does not take them."""
+        """
+        For n outputs a row, each of one weight or of a gated pair. `held`: blocks keep their results, whole blocks of
+        32 columns, for what they do after. Raises LaneError if the kernel does not take them.
+        """
         of.check()
-        if quant and n % QBLOCK:
+        if (quant or held) and n % QBLOCK:
             raise refuse(of.launch, f"its rows of {n} outputs are no whole number of blocks of {QBLOCK} to quantize")
         words = of.words(printing)
         split = split_gemv(
@@ -114,10 +144,11 @@ class Rows:
             of.m,
             words=words,
             per_warp=per_warp,
-            whole_blocks=quant,
+            whole_blocks=quant or held,
             multiprocessors=printing.chip.multiprocessors,
+            weights=weights,
         )
-        return Rows(of, words, split, f32, quant, of.aligned)
+        return Rows(of, words, split, f32, quant, held, of.aligned)
 
     @property
     def shape(self) -> str:
@@ -134,13 +165,16 @@ class Rows:
             depth=split.depth,
             tile=split.tile,
             quant=self.quant or None,
+            held=self.held or None,
+            divides=True if self.of.undivided is not None else None,
+            norm_eps=self.of.undivided[1] if self.of.undivided is not None else None,
             f32=None if self.f32 else False,
             aligned=None if self.words or self.aligned else False,
         )
 
     def kernel(self, name: str, call: str, printing: Printing, blocks: int, header: str = "gemv.cuh") -> Kernel:
         """Shared memory: the activation, then in its place what is to be quantized."""
-        result = 4 * self.of.m * self.split.columns if self.quant else 0
+        result = 4 * self.of.m * self.split.columns if self.quant or self.held else 0
         return Kernel(
             name=f"{name}_{self.of.format}",
             header=header,
@@ -176,6 +210,7 @@ class Tiles:
     ) -> Tiles:
         """`up`: the format of the up weight of a gated pair."""
         of.check()
+        of.check_divided()
         if up is not None:
             layout(up)
         rows = tile_rows(of.m, of.launch.gemm_rows(printing.numerics))
@@ -240,6 +275,7 @@ class F32Tiles:
         """For products of some widths, side by side."""
         if not transposed:
             of.check()
+        of.check_divided()
         rows, columns = gemm_f32_tile(of.m, sum(widths), printing.chip.multiprocessors)
         columns = GEMM_TILE_N if glu else columns
         tiles = sum(ceil_div(n, columns // 2 if glu else columns) for n in widths)

@@ -132,6 +132,8 @@ class NormConstants:
 
 
 def print_norm(launch: NormOp, printing: Printing) -> Sequence[Kernel]:
+    if launch.squares is not None:
+        raise refuse(launch, "it leaves its division to its readers, which only a norm in a launch with a product does")
     norm = NormConstants.of(launch, printing)
     operands = norm.operands(printing)
     kernel = Kernel(

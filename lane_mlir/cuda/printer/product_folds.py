@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS
-from lane_mlir.cuda.printer.kernel import Folds, Kernel, Printing
+from lane_mlir.cuda.printer.kernel import Folds, Kernel, Printing, constant, refuse
 from lane_mlir.cuda.printer.multiplying import Rows
-from lane_mlir.cuda.printer.norms import NormConstants, print_norm
+from lane_mlir.cuda.printer.norms import print_norm
 from lane_mlir.cuda.printer.products import After, Products
 from lane_mlir.cuda.printer.rotations import print_rope, rope_shape, rope_side, rope_tables, rotations_of
 from lane_mlir.dialects.launch import (
@@ -28,24 +28,29 @@ _HEADER = "gemv_fold.cuh"
 
 def print_product_norm(launch: FoldOp, printing: Printing) -> Sequence[Kernel]:
     """
-    The last block of a matrix-vector kernel norms the rows; where the product runs in tiles, or the norm is quantized
-    by a kernel of its own, the norm is one too.
+    Where the readers divide, the blocks of a matrix-vector kernel norm the columns that they compute. Else the norm is
+    a kernel of its own: a row that the last block norms while nothing else runs takes longer than that.
     """
     product, then = launch.first, launch.then
     assert isinstance(product, GemvOp | GemmPartsOp)
     assert isinstance(then, NormOp)
     products = Products.of_launch(product)
-    norm = NormConstants.of(then, printing)
-    if product.m.data > GEMV_ROWS or norm.quantized_apart:
+    if then.squares is None:
         return [*products.kernels(printing), *print_norm(then, printing)]
+    if product.m.data > GEMV_ROWS or len(products.products) > 1:
+        raise refuse(launch, "the blocks of a product in tiles, or of several, do not norm what they compute")
+    residual = then.add if products.products[0].y.buffer is then.x else then.x
+    words = printing.words if then.quant is not None else 0
 
     def after(printing: Printing, rows: Rows) -> str:
-        operands = norm.operands(printing, "norm_")
-        type = operands[operands.index("<") + 1 : operands.index(">")]
-        counter = printing.scratch("counter", "u32", 4, zeroed=True)
-        return f"NormAfter<{norm.shape}, {type}>{{{operands}, {counter}}}"
+        read = f"{printing.reads('norm_add', residual)}, {printing.reads('norm_w', then.w)}"
+        written = f"{printing.writes('norm_sum', then.sum)}, {printing.writes('norm_y', then.out if f32 else None)}"
+        quantized = printing.writes_quantized("norm_y", then.out) if words else "nullptr, nullptr"
+        squares = printing.writes("norm_squares", then.squares)
+        return f"NormColumns<{words}, {constant(f32)}>{{{read}, {written}, {quantized}, {squares}}}"
 
-    return [products.in_rows(printing, After(after, _HEADER))]
+    f32 = then.f32 is not None
+    return [products.in_rows(printing, After(after, _HEADER, held=True))]
 
 
 @dataclass(frozen=True)

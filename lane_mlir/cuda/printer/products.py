@@ -60,6 +60,8 @@ class After:
 
     text: Callable[[Printing, Rows], str]
     header: str
+    held: bool = False
+    """Whether it needs the results of the block."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class Products:
     def in_rows(self, printing: Printing, after: After | None = None) -> Kernel:
         """On a matrix-vector kernel, for up to 16 rows."""
         columns = sum(p.n for p in self.products)
-        rows = Rows.choose(self.of, printing, columns, self.per_warp, f32=self.f32, quant=self.quant)
+        held = after is not None and after.held
+        rows = Rows.choose(self.of, printing, columns, self.per_warp, f32=self.f32, quant=self.quant, held=held)
         x, quantized = self.of.input(printing), self.quantized(printing)
         then = after.text(printing, rows) if after is not None else "NothingAfter{}"
         call = f"gemv<{type_of(self.of.format)}, {rows.shape}>({x}, {quantized}, {then}, {self.arguments(printing)})"
@@ -173,7 +176,7 @@ def print_gemv_glu(launch: GemvGluOp, printing: Printing) -> Sequence[Kernel]:
         made = Tiles.choose(of, printing, up=up, f32=f32, quant=quant)
         template, columns = "gemm_glu", made.columns
     elif m <= GEMV_ROWS:
-        made = Rows.choose(of, printing, n, launch.per_warp.data, f32=f32, quant=quant)
+        made = Rows.choose(of, printing, n, launch.per_warp.data, f32=f32, quant=quant, weights=2)
         template, columns = "gemv_glu", made.split.columns
     else:
         return _gated_in_f32(launch, printing, of)
