@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
@@ -88,6 +89,7 @@ def _gemm_parts(judge: Judge, forms: Sequence[GemvForm]) -> launch.GemmPartsOp:
     for form in forms:
         if (form.x, form.format, form.values) != (first.x, first.format, first.values):
             raise Refusal("its products differ in their activation or in how their weights are stored")
+    widths = [form.n for form in forms]
     return launch.GemmPartsOp(
         judge.buffer(first.x),
         [
@@ -97,7 +99,7 @@ def _gemm_parts(judge: Judge, forms: Sequence[GemvForm]) -> launch.GemmPartsOp:
         format=first.format,
         k=first.k,
         m=first.m,
-        per_warp=min(rows_a_warp(f.format, f.n, f.k, f.m) for f in forms),
+        per_warp=rows_a_warp(first.format, sum(widths), first.k, first.m, math.gcd(*widths)),
         batch=judge.is_batch(first.m),
     )
 

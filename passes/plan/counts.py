@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
@@ -75,7 +76,8 @@ def _rows(product: GemvOp | GemvGluOp | MoeOp | GemmPartsOp) -> int:
             return min(rows_a_warp(f, n, k, m) for f in product.formats.data)
         case GemmPartsOp():
             k, m = product.k.data, product.m.data
-            return min(rows_a_warp(product.format.data, part.data.n, k, m) for part in product.products)
+            widths = [part.data.n for part in product.products]
+            return rows_a_warp(product.format.data, sum(widths), k, m, math.gcd(*widths))
         case MoeOp():
             if product.rows.data != 1:
                 return 1

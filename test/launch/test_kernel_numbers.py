@@ -16,7 +16,7 @@ from lane_mlir.cuda.kernels.attention import (
     chunks_apart,
 )
 from lane_mlir.cuda.kernels.gemm import gemm_f32_splits
-from lane_mlir.cuda.kernels.gemv import gemv_f32_parts, rows_a_warp
+from lane_mlir.cuda.kernels.gemv import gemv_f32_parts, rows_a_warp, split_gemv
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.formats import Format
 
@@ -41,8 +41,25 @@ def test_rows_a_warp_are_whole(fmt: Format, n: int, k: int, m: int) -> None:
 
 
 def test_rows_a_warp_grow_with_the_product() -> None:
-    assert rows_a_warp(Format.Q8_0, 576, 576, 1) == 1
-    assert rows_a_warp(Format.Q8_0, 14336, 4096, 1) > 1
+    """As measured: a router's rows, those of a small or of a large model's products; products side by side."""
+    assert [rows_a_warp(Format.Q8_0, n, 4096, 1) for n in (128, 4096, 14336)] == [1, 2, 4]
+    assert rows_a_warp(Format.Q8_0, 4096 + 2 * 1024, 4096, 1, 1024) == 4
+    assert rows_a_warp(Format.Q8_0, 9 + 8191, 4096, 1, 1) == 1
+    assert rows_a_warp(Format.Q8_0, 4096, 4096, 16) == 2
+
+
+def test_fewer_blocks_have_more_on_their_way() -> None:
+    def split(n: int, k: int, weights: int = 1) -> tuple[int, int, int]:
+        rows = rows_a_warp(Format.Q8_0, n, k, 1)
+        found = split_gemv(
+            Format.Q8_0, n, k, 1, words=1, per_warp=rows, whole_blocks=True, multiprocessors=132, weights=weights
+        )
+        return found.rows, found.warps, found.depth
+
+    assert split(4096, 12288) == (2, 16, 4)
+    assert split(12288, 4096, weights=2) == (4, 8, 1)
+    assert split(151936, 4096) == (4, 8, 1)
+    assert split(4096, 1024) == (2, 16, 1)  # a row is one step
 
 
 @given(SIZES, SIZES, st.sampled_from([84, 132, 170]))

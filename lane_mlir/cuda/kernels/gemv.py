@@ -26,10 +26,19 @@ reads 4e12 bytes, 15 a byte, about half of which go into scales.
 """
 
 _ROWS_A_WARP = 4
-"""Rows a warp where there are rows enough: with 16-byte loads it has 4 x 512 bytes in flight, the most it gained by."""
+"""Rows a warp at most: each reuses the activation, and its weights are on their way beside those of the others."""
+
+_MANY_ROWS = 6144
+"""
+Rows of a weight from which a warp takes four, with 8 warps a block more than one block for each multiprocessor of a
+large chip; below, it takes two, so that blocks of 32 columns have 16 warps. Measured on an H200.
+"""
+
+_FEW_ROWS = 512
+"""Rows of a weight below which a warp takes one: so few do not fill a chip however they are split."""
 
 _MIN_WARPS = 1024
-"""Warps below which a multiprocessor of a large chip has too few (8) to hide the latency of memory."""
+"""With more than two rows of activations: warps below which each takes one row of the weight only."""
 
 _WARP_VALUES = 512
 """Values of a row that a warp reads at once, 16 a lane."""
@@ -37,11 +46,23 @@ _WARP_VALUES = 512
 _WARP = 32
 """Lanes of a warp."""
 
-_BYTES_AHEAD = 128
-"""Bytes of weights that a lane has on their way: 32 lanes, 16 warps a multiprocessor and 132 of those hold 8.6 MB."""
+_IN_FLIGHT = 96 * 1024
+"""
+Bytes of weights that a multiprocessor has on their way: its share of the memory's rate (4.2 TB/s over 132) for 3 µs. A
+plain read needs a third of that; the rest covers the start of a block, whose first loads are before its wait.
+"""
+
+_BYTES_AHEAD = 288
+"""Bytes of weights that a lane has on their way at most, in as many registers' bytes."""
+
+_BYTES_AHEAD_OF_MANY = 128
+"""The same with more than two rows of activations, whose sums are in registers too."""
 
 _MAX_DEPTH = 4
-"""Steps loaded ahead at most; beyond, the registers would."""
+"""Steps loaded ahead at most."""
+
+_MAX_THREADS = 2048
+"""Threads of a multiprocessor."""
 
 _MAX_STAGED = 48 * 1024
 """Bytes of activations that a block keeps in shared memory, so that several blocks share a multiprocessor."""
@@ -67,19 +88,26 @@ def quantizes_in_place(offset: int) -> bool:
     return offset % QBLOCK == 0
 
 
-def rows_a_warp(fmt: Format, n: int, k: int, m: int) -> int:
+def rows_a_warp(fmt: Format, n: int, k: int, m: int, whole: int | None = None) -> int:
     """
-    Output rows that one warp computes at once of an [m, k] by [n, k] product: 1, 2 or 4.
+    Output rows that one warp computes at once of an [m, k] by [n, k] product: 1, 2 or 4, a divisor of `whole`: of n, or
+    of products side by side, with n rows in all, of what divides the rows of each.
 
     More rows reuse each load of the activation and keep more weight loads in flight, until too few warps are left to
     cover the chip or the m x rows sums no longer fit in registers. Rows shorter than one load of the warp gain less.
     """
-    rows = _ROWS_A_WARP if m <= 2 else 2
+    rows = _rows_by_count(n) if m <= 2 else 2 if n // 2 >= _MIN_WARPS else 1
     if k < _WARP_VALUES or (not fmt.is_block and m > 1):
         rows = min(rows, 2)
-    while rows > 1 and (n % rows or n // rows < _MIN_WARPS):
+    while rows > 1 and (n if whole is None else whole) % rows:
         rows //= 2
     return rows
+
+
+def _rows_by_count(n: int) -> int:
+    if n >= _MANY_ROWS:
+        return _ROWS_A_WARP
+    return 2 if n >= _FEW_ROWS else 1
 
 
 def gemv_f32_parts(n: int, k: int, multiprocessors: int) -> int:
@@ -122,10 +150,19 @@ class GemvSplit:
 
 
 def split_gemv(
-    fmt: Format, n: int, k: int, m: int, *, words: int, per_warp: int, whole_blocks: bool, multiprocessors: int
+    fmt: Format,
+    n: int,
+    k: int,
+    m: int,
+    *,
+    words: int,
+    per_warp: int,
+    whole_blocks: bool,
+    multiprocessors: int,
+    weights: int = 1,
 ) -> GemvSplit:
     """
-    The split of an [m, k] by [n, k] product that computes `per_warp` rows a warp.
+    The split of an [m, k] by [n, k] product, or of `weights` such at once, that computes `per_warp` rows a warp.
 
     A row is shared by as many lanes as it keeps busy in its last step. `whole_blocks`: a block owns a multiple of 32
     columns, to quantize them.
@@ -135,9 +172,13 @@ def split_gemv(
     lanes = _lanes(units, per_warp)
     rows = per_warp * lanes // _WARP
     steps = -(-units // lanes)
-    unit_bytes = fmt.bytes * unit // fmt.values
-    depth = max(1, min(_BYTES_AHEAD // (rows * unit_bytes), _MAX_DEPTH, steps))
+    step_bytes = rows * weights * fmt.bytes * unit // fmt.values
     warps = _WARP // per_warp if whole_blocks else _warps(n, per_warp, multiprocessors)
+    if m > 2:
+        depth = max(1, min(_BYTES_AHEAD_OF_MANY // step_bytes, _MAX_DEPTH, steps))
+    else:
+        blocks = min(n / (warps * per_warp) / multiprocessors, _MAX_THREADS / (_WARP * warps))
+        depth = _depth(step_bytes, blocks * _WARP * warps * step_bytes, steps)
     return GemvSplit(lanes, rows, warps, depth, _tile(k, m, words, unit * lanes * depth))
 
 
@@ -155,9 +196,17 @@ def _lanes(units: int, per_warp: int) -> int:
     return min(choices, key=lambda lanes: (-(-units // lanes) * lanes, -lanes))
 
 
+def _depth(lane_bytes: int, step_bytes: float, steps: int) -> int:
+    """Steps ahead, of so many bytes each for a lane and for a multiprocessor: a power of two, no more than help."""
+    depth = 1
+    while depth < min(_MAX_DEPTH, steps) and depth * step_bytes < _IN_FLIGHT and 2 * depth * lane_bytes <= _BYTES_AHEAD:
+        depth *= 2
+    return depth
+
+
 def _warps(n: int, per_warp: int, multiprocessors: int) -> int:
-    """Warps of a block: fewer where blocks would otherwise not reach all multiprocessors."""
-    warps = _WARPS
+    """Warps of a block, 32 columns' or fewer where blocks would otherwise not reach all multiprocessors."""
+    warps = max(_WARPS, _WARP // max(per_warp, 2))
     while warps > _MIN_BLOCK_WARPS and -(-n // (per_warp * warps)) < multiprocessors:
         warps //= 2
     return warps

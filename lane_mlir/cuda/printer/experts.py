@@ -202,6 +202,7 @@ class Mixture:
             per_warp=per_warp,
             whole_blocks=whole,
             multiprocessors=self.multiprocessors,
+            weights=2,
         )
 
     @property
