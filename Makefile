@@ -14,7 +14,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 EXTRAS := dev$(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),$(comma)cuda)
 comma := ,
 
-.PHONY: run test test-kernels models clean
+.PHONY: run test test-kernels docs models clean
 
 run: $(BIN)/.installed models
 	@mkdir -p build
@@ -35,6 +35,10 @@ test: $(BIN)/.installed
 # The CUDA kernels, compiled by NVRTC and, for an emulator on this machine, by g++: it takes as long as all the others.
 test-kernels: $(BIN)/.installed
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto test/cuda
+
+# What is written from the code; a test says whether it is current.
+docs: $(BIN)/.installed
+	$(BIN)/python -m lane_mlir.tools.document_rules test/data/models -o docs/rules.md
 
 models: $(BIN)/.installed
 	@test -f "$(MODEL)" || $(BIN)/python -m lane_mlir.tools.get_models

@@ -1,8 +1,8 @@
 """
-Writes docs/rules.md from the code: each rule with its pattern, before and after, its launch, and how often it fires in
-each family's model.
+document_rules: docs/rules.md, written from the code: each rule's pattern, what it makes of a place and the launch that
+this ends in, and how often it fires in the tiny model of each family.
 
-    python -m lane_mlir.tools.document_rules MODEL.gguf … > docs/rules.md
+`python -m lane_mlir.tools.document_rules test/data/models -o docs/rules.md`, which is `make docs`.
 """
 
 from __future__ import annotations
@@ -10,151 +10,315 @@ from __future__ import annotations
 import inspect
 import io
 import sys
+import tempfile
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 from xdsl.printer import Printer
 
 from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.diagnostics import atomic_write, run_tool
 from lane_mlir.dialects.launch import FoldOp, LaunchOp, ScheduleOp
 from lane_mlir.dialects.tg import FusedOp, LiftedOperation, Numerics, TargetAttr
+from lane_mlir.dialects.tg.step import step_functions
 from lane_mlir.importers import import_step
-from lane_mlir.passes.forms import ADVANCE, FUSED_QUANT, covers
-from lane_mlir.passes.fuse import RULES, Fired, optimize, step_functions
+from lane_mlir.passes.forms import COMPOSITES, classes_of, composites, covers
+from lane_mlir.passes.fuse import ON_LAUNCHES, RULES, Fired, optimize, steps
 from lane_mlir.passes.fuse.table import rule_class
 from lane_mlir.passes.link import link
-from lane_mlir.passes.plan import plan
-from lane_mlir.passes.prepare import number_ops
+from lane_mlir.passes.plan import DESCRIPTIONS, plan
+from lane_mlir.runtime.report import LayersCensus, layers_of
+from lane_mlir.tools.arguments import ArgumentParser
+from lane_mlir.tools.derive_models import VARIANTS, derive
 
 CONTEXT = 64
 TARGET = TargetAttr(numerics=Numerics.INT8)
+SEQUENCES = 4
+"""Sequences of the steps that are batches."""
+ROWS = 20
+"""Rows of the steps that are chunks: more than the kernels of matrix-vector products take."""
+IN_BATCHES: Sequence[str] = ("qwen3-Q8_0", "qwen3moe-moe-Q4_K_M", "qwen35moe-moe-Q4_K_M", "deepseek2-moe-Q4_K_M")
+"""The models whose batches and chunks are counted too: attention and mixtures, the delta rule, latent attention."""
 
-ON_LAUNCHES: Mapping[str, str] = {
-    "rows_a_warp": "Several output rows a warp in a product that gains by it, chosen by format and shape, in `plan`.",
-    "sequences": "The same launch of every sequence of a batch as one, in `plan`.",
-}
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of step: of one row, of several sequences, of several rows."""
+
+    title: str
+    rows: int = 1
+    sequences: int = 1
+
+
+DECODE = Kind("A decode step of one sequence")
+BATCH = Kind(f"A decode step of {SEQUENCES} sequences", sequences=SEQUENCES)
+CHUNK = Kind(f"A chunk of {ROWS} rows", rows=ROWS)
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A step of a model, at each stage, and what fired."""
+    """A step of a model, lifted and planned, and what became of it between."""
 
-    name: str
+    kind: Kind
+    model: str
     architecture: str
-    layers: int
-    lifted: ModuleOp
-    fused: ModuleOp
-    schedule: ScheduleOp
+    lifted: FuncOp
     fired: Sequence[Fired]
+    """The firings on the graph, in order."""
+    schedule: ScheduleOp
+    realized: Mapping[str, int]
+    """How many ops realize each composite."""
+    counts: Mapping[str, int] = field(init=False)
+    """How often each rule fired."""
+    layers: Sequence[LayersCensus] = field(init=False)
 
-    def counts(self) -> Mapping[str, int]:
-        """How often each rule fired."""
-        on_graph = Counter(firing.rule for firing in self.fired)
-        return {rule: on_graph[rule] or self.schedule.fired(rule) for rule in (*RULES, FUSED_QUANT, ADVANCE)}
+    def __post_init__(self) -> None:
+        counts = Counter(firing.rule for firing in self.fired)
+        counts.update({rule: self.schedule.fired(rule) for rule in ON_LAUNCHES})
+        object.__setattr__(self, "counts", counts)
+        object.__setattr__(self, "layers", layers_of(self.schedule) or ())
 
-    def launches_a_layer(self) -> float:
-        """Launches of the step, less those before the first layer and after the last, for each layer."""
-        return sum(self.schedule.census().values()) / self.layers
+    @property
+    def label(self) -> str:
+        """The model as the head of a column: the family, and what tells this file from others of it."""
+        rest = "-".join(filter(None, self.model.replace(self.architecture, "").split("-")))
+        return f"{self.architecture}<br>{rest}"
+
+    def planned(self, *held: str) -> ScheduleOp:
+        """The launches with rules that act on launches held."""
+        func = self.lifted.clone()
+        optimize(func, TARGET)
+        schedule = link(func, TARGET)
+        plan(schedule, held)
+        return schedule
+
+    def around(self, rule: str) -> tuple[FuncOp, FuncOp]:
+        """The step as it is before a rule of the graph is applied, and after."""
+        at = steps().index(rule)
+        func = self.lifted.clone()
+        optimize(func, TARGET, only=steps()[:at])
+        after = func.clone()
+        optimize(after, TARGET, only=(rule,))
+        return func, after
 
 
-def compiled(path: Path, sequences: int = 1) -> Compiled:
-    """The decode step of a model, of one sequence or several, under int8."""
+def compiled(path: Path, kind: Kind) -> Compiled:
+    """A step of a model."""
     checkpoint = Checkpoint.open(path)
-    lifted = import_step(checkpoint, rows=1, context=CONTEXT, sequences=sequences, target=TARGET)
-    func = step_functions(lifted)[0]
-    number_ops(func)
-    fused = lifted.clone()
-    step = step_functions(fused)[0]
-    fired = optimize(step, TARGET).fired
-    schedule = link(step_functions(fused.clone())[0], TARGET)
+    module = import_step(checkpoint, rows=kind.rows, context=CONTEXT, sequences=kind.sequences, target=TARGET)
+    lifted = step_functions(module)[0]
+    func = lifted.clone()
+    fired = optimize(func, TARGET).fired
+    schedule = link(func, TARGET)
     plan(schedule)
-    layers = checkpoint.metadata.required(f"{checkpoint.architecture}.block_count", int)
-    name = path.stem if sequences == 1 else f"{path.stem}, {sequences} sequences"
-    return Compiled(name, checkpoint.architecture, layers, lifted, fused, schedule, fired)
+    return Compiled(kind, path.stem, checkpoint.architecture, lifted, fired, schedule, composites(func))
 
 
-def document(models: Sequence[Compiled]) -> str:
+def compile_all(models: Path) -> list[Compiled]:
+    """Every step that the page counts: of the models in a folder, and of the variants that are made of them."""
+    paths = sorted(models.glob("*.gguf"))
+    with tempfile.TemporaryDirectory() as folder:
+        paths += [derive(variant, models, Path(folder)) for variant in VARIANTS]
+        found = [compiled(path, DECODE) for path in paths]
+        of_batches = [path for path in paths if path.stem in IN_BATCHES]
+        return found + [compiled(path, kind) for kind in (BATCH, CHUNK) for path in of_batches]
+
+
+_INTRODUCTION = f"""
+Written by `make docs`; do not edit. Every figure is of a step under int8 numerics for the default chip, context
+{CONTEXT}, of the tiny models in `test/data/models` (two layers each, unless the table of launches says more) and of
+variants of three of them (`tools/derive_models.py`): products before the gates of the delta rule in f32, a head of more
+rows, and all weights in q8_0.
+
+The rules apply in the order of the table; rows_a_warp and sequences act on launches, all others on the graph.
+""".strip().splitlines()
+
+_COMPOSITES = """
+What fused ops amount to, by what they are made of and where their results land; how many ops of a step realize each:
+
+- rope_kv_append: a rotation that lands in a cache's rows; qk_norm_rope_kv_append: with its per-head norm folded in;
+- gated_norm: a gated delta rule, which norms its output gated by the SiLU of its gate;
+- merged_projections: products of one activation as one; merged_gate_up: a gate and an up product as one;
+- moe_gather_in_operand: a token-sorted mixture, which gathers each expert's rows inside its product;
+- router_shared_gate_merge: a mixture that computes the router and the shared expert's gate in one.
+""".strip().splitlines()
+
+_LAUNCHES = """
+How many a decode step of one sequence runs in each layer, and how many in none: embedding and first norm, last norm,
+head, arg-max. What ends one layer and begins the next, a product and the norm after it, counts in the next.
+""".strip().splitlines()
+
+
+def rules() -> Sequence[str]:
+    """Every rule: those of the table in its order, then the others that a compilation runs, in theirs."""
+    return tuple(dict.fromkeys((*RULES, *steps())))
+
+
+def document(found: Sequence[Compiled]) -> str:
     """The page."""
-    lines = [
-        "# The rules",
-        "",
-        "Written by `python -m lane_mlir.tools.document_rules`; do not edit. Every figure is of a decode step under",
-        f"int8 numerics, context {CONTEXT}, of the tiny models in `test/data/models`.",
-        "",
-        *_table(models),
-        "",
-        *_launches(models),
-    ]
-    for number, rule in enumerate((*RULES, FUSED_QUANT, ADVANCE), 1):
-        lines += ["", *_section(number, rule, models)]
+    lines = ["# The rules", "", *_INTRODUCTION, "", "## How often each fires"]
+    for kind in (DECODE, BATCH, CHUNK):
+        lines += ["", *_counts(kind, found)]
+    lines += ["", *_composites(found), "", *_launches(found)]
+    for number, rule in enumerate(rules(), 1):
+        lines += ["", *_section(number, rule, found)]
     return "\n".join(lines) + "\n"
 
 
-def _table(models: Sequence[Compiled]) -> list[str]:
-    """How often each rule fired, by model."""
-    lines = ["## How often each fires", "", "| rule | models |", "|---|---|"]
-    for rule in (*RULES, FUSED_QUANT, ADVANCE):
-        counts = [f"{model.name} {count}" for model in models if (count := model.counts()[rule])]
-        lines.append(f"| {rule} | {', '.join(counts)} |")
-    return lines
+# --- tables ---
 
 
-def _launches(models: Sequence[Compiled]) -> list[str]:
+def _grid(corner: str, heads: Sequence[str], rows: Iterable[tuple[str, Sequence[int]]]) -> list[str]:
+    """A table of numbers; nothing is printed for 0."""
+    return [
+        f"| {' | '.join((corner, *heads))} |",
+        f"|---|{'--:|' * len(heads)}",
+        *(f"| {' | '.join((name, *(str(n or '') for n in numbers)))} |" for name, numbers in rows),
+    ]
+
+
+def _counts(kind: Kind, found: Sequence[Compiled]) -> list[str]:
+    """How often each rule fired in the steps of a kind, by model."""
+    of_kind = [one for one in found if one.kind is kind]
+    rows = ((rule, [one.counts[rule] for one in of_kind]) for rule in rules())
+    return [f"### {kind.title}", "", *_grid("rule", [one.label for one in of_kind], rows)]
+
+
+def _composites(found: Sequence[Compiled]) -> list[str]:
+    lines = ["## Composites", "", *_COMPOSITES, ""]
+    for kind in (DECODE, BATCH, CHUNK):
+        of_kind = [one for one in found if one.kind is kind]
+        rows = ((name, [one.realized.get(name, 0) for one in of_kind]) for name in COMPOSITES)
+        lines += [f"### {kind.title}", "", *_grid("composite", [one.label for one in of_kind], rows), ""]
+    return lines[:-1]
+
+
+def _launches(found: Sequence[Compiled]) -> list[str]:
     lines = [
         "## Launches",
         "",
-        "| model | architecture | layers | launches of the step | a layer |",
-        "|---|---|---|---|---|",
+        *_LAUNCHES,
+        "",
+        "| model | architecture | launches of the step | in each layer | in none |",
+        "|---|---|--:|---|--:|",
     ]
-    for model in models:
-        total = sum(model.schedule.census().values())
-        lines.append(f"| {model.name} | {model.architecture} | {model.layers} | {total} | {total / model.layers:.1f} |")
+    for one in found:
+        if one.kind is DECODE:
+            in_none = sum(sum(layers.census.values()) for layers in one.layers if layers.first is None)
+            counts = ", ".join(map(str, launches_of_layers(one)))
+            total = sum(one.schedule.census().values())
+            lines.append(f"| {one.model} | {one.architecture} | {total} | {counts} | {in_none} |")
     return lines
 
 
-def _section(number: int, rule: str, models: Sequence[Compiled]) -> list[str]:
-    about = ON_LAUNCHES[rule] if rule in ON_LAUNCHES else inspect.getdoc(rule_class(rule)) or ""
+def launches_of_layers(one: Compiled) -> Sequence[int]:
+    """How many launches run in each layer of a step, in order."""
+    counts: list[int] = []
+    for layers in one.layers:
+        if layers.first is not None and layers.last is not None:
+            counts += [sum(layers.census.values())] * (layers.last - layers.first + 1)
+    return counts
+
+
+# --- one rule ---
+
+
+def _section(number: int, rule: str, found: Sequence[Compiled]) -> list[str]:
+    about = DESCRIPTIONS[rule] if rule in ON_LAUNCHES else inspect.getdoc(rule_class(rule)) or ""
     lines = [f"## {number}. {rule}", "", about]
-    for model in models:
-        firing = next((f for f in model.fired if f.rule == rule), None)
-        if firing is not None:
-            return [*lines, "", f"As it first fires in {model.name}:", "", *_example(model, firing)]
-    return lines
+    if rule not in ON_LAUNCHES:
+        lines += ["", f"Builds {_listed(classes_of(rule))}."]
+    launches = Counter(
+        _form(launch) for one in found for launch in one.schedule.launches() if rule in launch.rules.data
+    )
+    if launches:
+        each = [f"{form} {count}" for form, count in launches.most_common()]
+        lines += ["", f"Ends in, over all steps: {', '.join(each)}."]
+    return [*lines, *(_on_launches(rule, found) if rule in ON_LAUNCHES else _on_graph(rule, found))]
 
 
-def _example(model: Compiled, firing: Fired) -> list[str]:
-    """The lifted ops of a firing, the fused op that it made, and the launch that this ended in."""
-    wanted = set(firing.covers)
-    before = [op for op in model.lifted.walk() if isinstance(op, LiftedOperation) and set(covers(op)) & wanted]
-    after = [
-        op
-        for op in model.fused.walk()
-        if isinstance(op, FusedOp) and op.fusion_class.data == firing.fusion_class and set(covers(op)) <= wanted
-    ]
-    launches = [op for op in model.schedule.launches() if wanted & set(op.covers.data)]
+def _on_graph(rule: str, found: Sequence[Compiled]) -> list[str]:
+    """The smallest place where a rule fired: before, after, and the launch that it ended in."""
+    firings = [(len(firing.covers), i, firing) for i, one in enumerate(found) for firing in one.fired]
+    _, i, firing = min((entry for entry in firings if entry[2].rule == rule), default=(0, -1, None), key=_size)
+    if firing is None:
+        return ["", "It fires in none of these steps."]
+    one, numbers = found[i], set(firing.covers)
+    before, after = (_slots(func, numbers) for func in one.around(rule))
+    launches = [op for op in one.schedule.launches() if numbers & set(op.covers.data)]
     return [
-        *_code([_text(op) for op in before]),
+        "",
+        f"In {one.model} ({_lower_first(one.kind.title)}),",
+        *_code(map(_graph_text, before)),
+        "",
         "becomes",
+        *_code(map(_graph_text, after)),
         "",
-        *_code([_text(op) for op in after]),
         "and ends in",
-        "",
-        *_code([_text(op) for op in launches]),
+        *_code(map(_printed, launches)),
     ]
 
 
-def _code(texts: Sequence[str]) -> list[str]:
-    return ["```mlir", *texts, "```", ""]
+def _on_launches(rule: str, found: Sequence[Compiled]) -> list[str]:
+    """The smallest launch that a rule made: what runs without the rule, and with it."""
+    made = [
+        (len(launch.covers.data), i, launch)
+        for i, one in enumerate(found)
+        for launch in one.schedule.launches()
+        if rule in launch.rules.data
+    ]
+    _, i, launch = min(made, default=(0, -1, None), key=_size)
+    if launch is None:
+        return ["", "It fires in none of these steps."]
+    one, numbers = found[i], set(launch.covers.data)
+    held = [op for op in one.planned(rule).launches() if numbers & set(op.covers.data)]
+    return [
+        "",
+        f"In {one.model} ({_lower_first(one.kind.title)}),",
+        *_code(map(_printed, held)),
+        "",
+        "becomes",
+        *_code(map(_printed, [launch])),
+    ]
 
 
-def _text(op: Operation) -> str:
-    """An op without its types, which the page has no room for."""
-    if isinstance(op, FoldOp | LaunchOp):
-        return _printed(op)
+def _size(entry: tuple[int, int, object]) -> tuple[int, int]:
+    return entry[:2]
+
+
+def _slots(func: FuncOp, numbers: set[int]) -> list[Operation]:
+    """The ops of a step that compute lifted ops of some numbers."""
+    ops = func.body.block.ops
+    return [op for op in ops if isinstance(op, LiftedOperation | FusedOp) and numbers & set(covers(op))]
+
+
+def _form(launch: LaunchOp) -> str:
+    """A launch by its kind, and of a fold its parts': `Fold{Gemv, Norm}`."""
+    name = type(launch).__name__.removesuffix("Op")
+    if isinstance(launch, FoldOp):
+        return f"{name}{{{_form(launch.first)}, {_form(launch.then)}}}"
+    return name
+
+
+def _listed(classes: Sequence[str]) -> str:
+    return f"the class{'es' if len(classes) > 1 else ''} {', '.join(f'`{name}`' for name in classes)}"
+
+
+def _lower_first(title: str) -> str:
+    return title[0].lower() + title[1:]
+
+
+def _code(texts: Iterable[str]) -> list[str]:
+    return ["", "```mlir", *texts, "```"]
+
+
+def _graph_text(op: Operation) -> str:
+    """An op of the graph without its types, which the page has no room for."""
     return "\n".join(line.split(" : ")[0].split(" -> ")[0] for line in _printed(op).splitlines())
 
 
@@ -164,10 +328,19 @@ def _printed(op: Operation) -> str:
     return output.getvalue()
 
 
-def main() -> None:
-    """Print the page for the models named on the command line."""
-    print(document([compiled(Path(name)) for name in sys.argv[1:]]), end="")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page for the models of a folder."""
+    parser = ArgumentParser(prog="document_rules", description="Write docs/rules.md.", allow_abbrev=False)
+    parser.add_argument("models", metavar="MODELS", help="the folder of the tiny models")
+    parser.add_argument("-o", "--output", metavar="FILE", default="/dev/stdout", help="where to write the page")
+
+    def run(arguments: Namespace) -> None:
+        page = document(compile_all(Path(arguments.models)))
+        with atomic_write(arguments.output) as file:
+            file.write(page)
+
+    return run_tool("document_rules", lambda: run(parser.parse_args(argv)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -215,6 +215,7 @@ def _print_report(console: Console, report: StepReport, decisions: bool) -> None
             table.add_row(_layer_names(layers), str(sum(layers.census.values())), _kinds(layers.census))
         _show(console, table)
     _print_rules(console, report)
+    _print_composites(console, report)
     if decisions:
         _print_decisions(console, report)
 
@@ -228,6 +229,17 @@ def _print_rules(console: Console, report: StepReport) -> None:
         table = _table("rule", "#fired", "#refused", "#held")
         for counts in report.rules:
             table.add_row(counts.rule, *map(_count, (counts.fired, counts.refused, counts.held)))
+    _show(console, table)
+
+
+def _print_composites(console: Console, report: StepReport) -> None:
+    """The composites that ops of the step realize; no table if there are none."""
+    realized = [(name, count) for name, count in (report.composites or {}).items() if count]
+    if not realized:
+        return
+    table = _table("composite", "#ops")
+    for name, count in realized:
+        table.add_row(name, str(count))
     _show(console, table)
 
 

@@ -16,6 +16,7 @@ from lane_mlir.chips import DEFAULT_CHIP, chip
 from lane_mlir.diagnostics import LaneError, SourceError, UsageError, one_line, unknown
 from lane_mlir.dialects.launch import ScheduleOp
 from lane_mlir.dialects.tg import Numerics, Precision, TargetAttr
+from lane_mlir.dialects.tg.step import step_functions
 from lane_mlir.importers import import_step
 from lane_mlir.importers.step import LogitRows
 from lane_mlir.locations import OpFailedException, op_cause, place_of
@@ -69,16 +70,20 @@ class Recipe:
             checkpoint, rows=rows, context=self.context, sequences=sequences, logits=logits, target=self.target
         )
 
-    def lower(self, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None = None) -> list[Report]:
+    def lower(
+        self, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None = None
+    ) -> Mapping[str, Report]:
         """
-        Take a module from wherever it is to planned, in place; what the rules decided on each step that is not linked.
+        Take a module from wherever it is to planned, in place; what the rules decided on each step that is not linked,
+        by the step's name.
 
         `after_stage` is called with the name of each stage and the module as it stands then. Raises LaneError for
         whatever a pass refuses.
         """
         context = Context()
         with as_lane_error():
-            reports = [optimized.report for optimized in FusePass(self.held).run(module)]
+            names = [func.sym_name.data for func in step_functions(module)]
+            reports = {name: each.report for name, each in zip(names, FusePass(self.held).run(module), strict=True)}
             _stage_done("fused", module, after_stage)
             LinkPass().apply(context, module)
             _stage_done("linked", module, after_stage)

@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import ModuleOp, NameLoc
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, ViewOp, buffer_of
 from lane_mlir.dialects.tg import TargetAttr
-from lane_mlir.dialects.tg.step import target_of
-from lane_mlir.passes.forms import locations
+from lane_mlir.dialects.tg.step import step_functions, target_of
+from lane_mlir.passes.forms import COMPOSITES, composites, locations
 from lane_mlir.passes.fuse import ON_LAUNCHES, Decision, Outcome, Report, rule_names
 from lane_mlir.runtime.compilation import Recipe, schedules
 
@@ -49,7 +49,8 @@ class StepReport:
     A planned step: what it is compiled for, how many launches of each kind run, in all and by layer (in their order;
     None where nothing tells layers), bytes of its arena, and what the rules did.
 
-    `decisions` is None for a step that came planned: what was refused and held is not known then.
+    `decisions` is None for a step that came linked or planned: what was refused and held is not known then. So is
+    `composites`, how many ops realize each: that is known by the graph.
     """
 
     name: str
@@ -58,6 +59,7 @@ class StepReport:
     layers: Sequence[LayersCensus] | None
     arena: int | None
     rules: Sequence[RuleCounts]
+    composites: Mapping[str, int] | None
     decisions: Sequence[Decision] | None
 
     @property
@@ -78,6 +80,7 @@ class StepReport:
         - `layers`: null, or a list of `{first, last, launches, census}`, counted in each of the layers first to last;
           these two are null for what belongs to no layer;
         - `rules`: a list of `{rule, fired, refused, held}`; the last two are null if `decisions` is;
+        - `composites`: null, or how many ops realize each composite, by its name;
         - `decisions`: null, or a list of `{rule, class, covers, outcome, reason, where}`: outcome is fired, refused or
           held, covers the numbers of the lifted ops.
         """
@@ -103,6 +106,7 @@ class StepReport:
                 }
                 for counts in self.rules
             ],
+            "composites": None if self.composites is None else dict(self.composites),
             "decisions": None if self.decisions is None else [decision.json() for decision in self.decisions],
         }
 
@@ -118,25 +122,31 @@ def report_steps(module: ModuleOp, held: Sequence[str] = ()) -> list[StepReport]
 
     Raises LaneError if the module has no step, or for whatever a pass refuses.
     """
-    reports: Sequence[Report] = ()
+    reports: Mapping[str, Report] = {}
+    realized: dict[str, Mapping[str, int]] = {}
+
+    def count(stage: str, module: ModuleOp) -> None:
+        if stage == "fused":
+            realized.update({func.sym_name.data: composites(func) for func in step_functions(module)})
+
     if not any(schedule.arena is not None for schedule in schedules(module)):
-        reports = Recipe(target_of(module), tuple(held)).lower(module)
+        reports = Recipe(target_of(module), tuple(held)).lower(module, count)
     found = schedules(module)
     if not found:
         raise LaneError("the module has no step: neither a function of the tensor graph nor a schedule")
-    # Of a module in which some steps are linked already, nobody knows which report is whose.
-    decided = reports if len(reports) == len(found) else [None] * len(found)
-    return [_report(schedule, report) for schedule, report in zip(found, decided, strict=True)]
+    names = [schedule.sym_name.data for schedule in found]
+    return [_report(step, reports.get(name), realized.get(name)) for name, step in zip(names, found, strict=True)]
 
 
-def _report(schedule: ScheduleOp, decided: Report | None) -> StepReport:
+def _report(schedule: ScheduleOp, decided: Report | None, realized: Mapping[str, int] | None) -> StepReport:
     return StepReport(
         schedule.sym_name.data,
         schedule.target if schedule.target is not None else target_of(schedule),
         schedule.census(),
-        _layers(schedule),
+        layers_of(schedule),
         schedule.arena.data if schedule.arena is not None else None,
         list(_rules(schedule, decided)),
+        None if realized is None else {name: realized.get(name, 0) for name in COMPOSITES},
         None if decided is None else list(decided),
     )
 
@@ -153,7 +163,7 @@ def _rules(schedule: ScheduleOp, decided: Report | None) -> Iterator[RuleCounts]
         yield RuleCounts(rule, fired, outcomes.get(Outcome.REFUSED, 0), outcomes.get(Outcome.HELD, 0))
 
 
-def _layers(schedule: ScheduleOp) -> Sequence[LayersCensus] | None:
+def layers_of(schedule: ScheduleOp) -> Sequence[LayersCensus] | None:
     """Launches by layer, neighbours that are alike as one; what stands between layers belongs to none."""
     kinds: dict[int | None, Counter[str]] = {}
     for launch in schedule.launches():

@@ -155,7 +155,7 @@ class Step:
             return recipe.lift(checkpoint, rows, logits, sequences)
 
         module = lift()
-        (report,) = recipe.lower(module)
+        (report,) = recipe.lower(module).values()
         (schedule,) = schedules(module)
         self.progress(f"preparing the weights on {self.device.name}")
         program = self.device.compile(schedule)

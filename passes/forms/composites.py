@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS
 from lane_mlir.dialects.tg import DeltaOp, FusedOp, MoeOp, UnaryOp, shape_of
-from lane_mlir.passes.forms.products import gemv, glu, head_parts
+from lane_mlir.passes.forms.products import gated, glu
 from lane_mlir.passes.forms.rotations import rope
 from lane_mlir.passes.forms.scope import Scope, leaves
 
@@ -26,8 +26,9 @@ COMPOSITES: Sequence[str] = (
 """
 The composites: a rotation that lands in a cache's rows, with its per-head norm folded in or not; a gated delta rule,
 which norms its output gated by the SiLU of its gate; a gate and an up product of one activation as one product (a gated
-pair, or two products side by side of one width); products of one activation as one; a token-sorted mixture, which
-gathers each expert's rows inside its product; a mixture that computes the router and the shared expert's gate in one.
+pair, or two side by side of which one is gated by the other); products of one activation as one; a token-sorted
+mixture, which gathers each expert's rows inside its product; a mixture that computes the router and the shared expert's
+gate in one.
 """
 
 
@@ -60,13 +61,27 @@ def _realized(op: Operation, scope: Scope) -> Iterator[str]:
 def _merged(op: FusedOp, scope: Scope) -> Iterator[str]:
     if op.fusion_class.data == "gemv_parts":
         yield "merged_projections"
-        products = [gemv(head_parts(part)[0], scope.of(leaves(head_parts(part)[0]))) for part in op.parts]
-        if len(products) == 2 and all(products) and len({form.n for form in products if form is not None}) == 1:
+        if len(op.parts) == 2 and _gates_its_own(op):
             yield "merged_gate_up"
     if op.fusion_class.data == "glu_pair" and glu(op, scope) is not None:
         yield "merged_gate_up"
     if op.fusion_class.data == "shared_expert" and any(isinstance(part, UnaryOp) for part in op.parts):
         yield "router_shared_gate_merge"
+
+
+def _gates_its_own(op: FusedOp) -> bool:
+    """Whether another op multiplies one of two results by an activation of the other."""
+    if len(op.results) != 2:
+        return False
+    first, second = ({_beside(use.operation, op) for use in result.uses} for result in op.results)
+    return any(gated(leaves(reader), Scope(reader)) is not None for reader in first & second)
+
+
+def _beside(reader: Operation, op: Operation) -> Operation:
+    """The op in the block of another that a reader of its results is, or is inside of."""
+    while reader.parent is not op.parent and (parent := reader.parent_op()) is not None:
+        reader = parent
+    return reader
 
 
 def composites(func: FuncOp) -> Counter[str]:

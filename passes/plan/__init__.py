@@ -8,7 +8,9 @@ places in one arena; and at the end a check of the whole that knows nothing of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -37,6 +39,16 @@ from lane_mlir.passes.plan.sequences import SEQUENCES, merge_sequences
 
 RULES = (ROWS_A_WARP, SEQUENCES, DEFERRED_NORM)
 """The rules that act on launches, in their order."""
+
+DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        ROWS_A_WARP: "Several output rows a warp in a matrix-vector product that gains by it, by the format of its "
+        "weight and its shape; it fires once for each product of a launch.",
+        SEQUENCES: "What a step runs once for each of its sequences, in one launch for all: delta rule, gates, "
+        "convolutions, attention, joins, row sets, rotations, arg-max.",
+    }
+)
+"""What each does."""
 
 
 @dataclass(frozen=True)
@@ -91,4 +103,4 @@ def plan(schedule: ScheduleOp, held: tuple[str, ...] = ()) -> None:
     check(schedule)
 
 
-__all__ = ["RULES", "CheckPlanPass", "NoKernel", "PlanPass", "Shape", "Unbound", "check", "plan"]
+__all__ = ["DESCRIPTIONS", "RULES", "CheckPlanPass", "NoKernel", "PlanPass", "Shape", "Unbound", "check", "plan"]

@@ -75,6 +75,27 @@ def test_rules_and_census(model: str, capsys: pytest.CaptureFixture[str]):
     assert not any(line.endswith(" ") for line in out.splitlines())
 
 
+def test_composites(models: Path, lifted: str, planned: str, capsys: pytest.CaptureFixture[str]):
+    """Two layers of attention with norms of heads; of a planned module the graph is not known any more."""
+    qwen3 = str(models / "qwen3-Q8_0.gguf")
+    expected = {
+        "rope_kv_append": 0,
+        "qk_norm_rope_kv_append": 2,
+        "gated_norm": 0,
+        "merged_gate_up": 2,
+        "merged_projections": 2,
+        "moe_gather_in_operand": 0,
+        "router_shared_gate_merge": 0,
+    }
+    assert step_of(capsys, qwen3, "--numerics", "int8")["composites"] == expected
+    out = run(capsys, qwen3, "--numerics", "int8")
+    assert row(out, "qk_norm_rope_kv_append") == ["qk_norm_rope_kv_append", "2"]
+    assert "gated_norm" not in out
+    assert step_of(capsys, lifted)["composites"]["rope_kv_append"] == 2
+    assert step_of(capsys, planned)["composites"] is None
+    assert "composite" not in run(capsys, planned)
+
+
 def test_layers_count_every_launch_once(model: str, capsys: pytest.CaptureFixture[str]):
     step = step_of(capsys, model)
     assert [(layers["first"], layers["last"]) for layers in step["layers"]] == [(0, 0), (1, 1), (None, None)]
