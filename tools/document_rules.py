@@ -254,13 +254,13 @@ def _on_graph(rule: str, found: Sequence[Compiled]) -> list[str]:
     return [
         "",
         f"In {one.model} ({_lower_first(one.kind.title)}),",
-        *_code(map(_graph_text, before)),
+        *_code(before, types=False),
         "",
         "becomes",
-        *_code(map(_graph_text, after)),
+        *_code(after, types=False),
         "",
         "and ends in",
-        *_code(map(_printed, launches)),
+        *_code(launches),
     ]
 
 
@@ -280,10 +280,10 @@ def _on_launches(rule: str, found: Sequence[Compiled]) -> list[str]:
     return [
         "",
         f"In {one.model} ({_lower_first(one.kind.title)}),",
-        *_code(map(_printed, held)),
+        *_code(held),
         "",
         "becomes",
-        *_code(map(_printed, [launch])),
+        *_code([launch]),
     ]
 
 
@@ -313,19 +313,18 @@ def _lower_first(title: str) -> str:
     return title[0].lower() + title[1:]
 
 
-def _code(texts: Iterable[str]) -> list[str]:
-    return ["", "```mlir", *texts, "```"]
-
-
-def _graph_text(op: Operation) -> str:
-    """An op of the graph without its types, which the page has no room for."""
-    return "\n".join(line.split(" : ")[0].split(" -> ")[0] for line in _printed(op).splitlines())
-
-
-def _printed(op: Operation) -> str:
+def _code(ops: Sequence[Operation], *, types: bool = True) -> list[str]:
+    """Ops as text; without their types if the page has no room for them."""
     output = io.StringIO()
-    Printer(output).print_op(op)
-    return output.getvalue()
+    # One printer for all, so that no two values have one name.
+    printer = Printer(output)
+    for op in ops:
+        printer.print_op(op)
+        output.write("\n")
+    lines = output.getvalue().splitlines()
+    if not types:
+        lines = [line.split(" : ")[0].split(" -> ")[0] for line in lines]
+    return ["", "```mlir", *lines, "```"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
