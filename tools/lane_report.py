@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from lane_mlir.runtime.report import LayersCensus, StepReport
 
 _EPILOG = """
-A module may be lifted, fused, linked or planned; of a planned one only the launches and the rules that fired are known.
+A module may be lifted, fused, linked or planned. What a rule refused is known only if it is yet to be applied: of a
+planned module, nothing but the launches and the rules that fired.
 The JSON form is {schema, source, steps}; lane_mlir.runtime.report.StepReport.json says what a step has.
 """
 
-_OF_A_CHECKPOINT = ("rows", "context", "logits", "cache", "state")
+_OF_A_CHECKPOINT = ("rows", "sequences", "context", "logits", "cache", "state")
 
 
 def argument_parser() -> ArgumentParser:
@@ -53,6 +54,7 @@ def argument_parser() -> ArgumentParser:
     add("--numerics", help="arithmetic of products by weights: dequant, int8, two_pass_int8")
     add("--chip", help="the chip that launches are planned for")
     add("--rows", type=int, metavar="N", help="of a checkpoint: tokens that enter at once (default: 1)")
+    add("--sequences", type=int, metavar="N", help="of a checkpoint: sequences, a token of each (default: 1)")
     add("--context", type=int, metavar="N", help="of a checkpoint: positions")
     add("--logits", choices=("last", "all"), help="of a checkpoint: rows of a chunk whose logits are computed")
     add("--cache", help="of a checkpoint: how keys and values are stored: f32, f16")
@@ -91,8 +93,12 @@ def _reports(arguments: argparse.Namespace) -> list[StepReport]:
         check_rules([arguments.why])
     module = _read(arguments) if _is_module(arguments.input) else _lift(arguments)
     reports = report_steps(module, held)
-    if arguments.why is not None and any(report.decisions is None for report in reports):
-        raise LaneError(f"{arguments.input} is linked already: why a rule did not fire is not known any more")
+    for report in reports:
+        if arguments.why is not None and report.counts(arguments.why).refused is None:
+            stage = "planned" if report.decisions is None else "linked"
+            raise LaneError(
+                f"{arguments.input} is {stage} already: why {arguments.why} did not fire is not known any more"
+            )
     return reports
 
 
@@ -116,6 +122,7 @@ def _lift(arguments: argparse.Namespace) -> ModuleOp:
         Checkpoint.open(arguments.input),
         rows=1 if arguments.rows is None else arguments.rows,
         context=arguments.context,
+        sequences=1 if arguments.sequences is None else arguments.sequences,
         logits=arguments.logits or "last",
         target=_target(arguments, None),
     )
@@ -261,9 +268,7 @@ def _print_decisions(console: Console, report: StepReport) -> None:
 
 
 def _print_places(console: Console, report: StepReport, rule: str) -> None:
-    from lane_mlir.passes.fuse import ON_LAUNCHES
-
-    counts = next(counts for counts in report.rules if counts.rule == rule)
+    counts = report.counts(rule)
     places = report.places(rule)
     _show(
         console,
@@ -271,8 +276,6 @@ def _print_places(console: Console, report: StepReport, rule: str) -> None:
         f"{counts.held} times",
     )
     if not places:
-        if rule in ON_LAUNCHES:
-            _show(console, "It acts on launches: the places where it did not fire are not recorded.")
         return
     table = _table("class", "ops", "where", "outcome", "why")
     for place in places:
@@ -285,8 +288,8 @@ def _numbers(decision: Decision) -> str:
     return " ".join(map(str, decision.covers))
 
 
-def _count(count: int) -> str:
-    return str(count) if count else "-"
+def _count(count: int | None) -> str:
+    return "?" if count is None else str(count or "-")
 
 
 def _kinds(census: Mapping[str, int]) -> str:

@@ -74,8 +74,8 @@ class Recipe:
         self, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None = None
     ) -> Mapping[str, Report]:
         """
-        Take a module from wherever it is to planned, in place; what the rules decided on each step that is not linked,
-        by the step's name.
+        Take a module from wherever it is to planned, in place; what the rules decided on each step, by its name: of one
+        that is linked already, those that act on launches.
 
         `after_stage` is called with the name of each stage and the module as it stands then. Raises LaneError for
         whatever a pass refuses.
@@ -87,8 +87,10 @@ class Recipe:
             _stage_done("fused", module, after_stage)
             LinkPass().apply(context, module)
             _stage_done("linked", module, after_stage)
-            PlanPass(tuple(rule for rule in self.held if rule in ON_LAUNCHES)).apply(context, module)
+            on_launches = PlanPass(tuple(rule for rule in self.held if rule in ON_LAUNCHES)).run(module)
             _stage_done("planned", module, after_stage)
+        for name, report in on_launches.items():
+            reports.setdefault(name, Report()).extend(report)
         return reports
 
 

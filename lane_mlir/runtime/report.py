@@ -26,12 +26,15 @@ _LAYER = re.compile(r"\bblk\.(\d+)\.")
 
 @dataclass(frozen=True)
 class RuleCounts:
-    """How often a rule fired, and at how many more places it could have but was refused or held."""
+    """
+    How often a rule fired, and at how many more places it could have but was refused or held; None where that is not
+    known, since the step came after the rule.
+    """
 
     rule: str
     fired: int
-    refused: int
-    held: int
+    refused: int | None
+    held: int | None
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,9 @@ class StepReport:
     A planned step: what it is compiled for, how many launches of each kind run, in all and by layer (in their order;
     None where nothing tells layers), bytes of its arena, and what the rules did.
 
-    `decisions` is None for a step that came linked or planned: what was refused and held is not known then. So is
-    `composites`, how many ops realize each: that is known by the graph.
+    `decisions` is None for a step that came planned, and has those of the rules on launches for one that came linked:
+    what others refused is not known then. `composites`, how many ops realize each, is None for both: that is known by
+    the graph.
     """
 
     name: str
@@ -67,6 +71,10 @@ class StepReport:
         """Launches that run in a step."""
         return sum(self.census.values())
 
+    def counts(self, rule: str) -> RuleCounts:
+        """What a rule did."""
+        return next(counts for counts in self.rules if counts.rule == rule)
+
     def places(self, rule: str) -> Sequence[Decision]:
         """The places where a rule did not fire."""
         return [d for d in self.decisions or () if d.rule == rule and d.outcome is not Outcome.FIRED]
@@ -79,12 +87,12 @@ class StepReport:
         - `launches`: how many; `census`: how many of each kind; `arena_bytes`, or null;
         - `layers`: null, or a list of `{first, last, launches, census}`, counted in each of the layers first to last;
           these two are null for what belongs to no layer;
-        - `rules`: a list of `{rule, fired, refused, held}`; the last two are null if `decisions` is;
+        - `rules`: a list of `{rule, fired, refused, held}`; the last two are null where they are not known;
         - `composites`: null, or how many ops realize each composite, by its name;
         - `decisions`: null, or a list of `{rule, class, covers, outcome, reason, where}`: outcome is fired, refused or
-          held, covers the numbers of the lifted ops.
+          held, covers the numbers of the lifted ops; of a rule on launches, class is the launch's kind.
         """
-        target, decided = self.target, self.decisions is not None
+        target = self.target
         return {
             "name": self.name,
             "target": {
@@ -98,12 +106,7 @@ class StepReport:
             "arena_bytes": self.arena,
             "layers": None if self.layers is None else [_layers_json(layers) for layers in self.layers],
             "rules": [
-                {
-                    "rule": counts.rule,
-                    "fired": counts.fired,
-                    "refused": counts.refused if decided else None,
-                    "held": counts.held if decided else None,
-                }
+                {"rule": counts.rule, "fired": counts.fired, "refused": counts.refused, "held": counts.held}
                 for counts in self.rules
             ],
             "composites": None if self.composites is None else dict(self.composites),
@@ -145,22 +148,22 @@ def _report(schedule: ScheduleOp, decided: Report | None, realized: Mapping[str,
         schedule.census(),
         layers_of(schedule),
         schedule.arena.data if schedule.arena is not None else None,
-        list(_rules(schedule, decided)),
+        list(_rules(schedule, decided, came_linked=realized is None)),
         None if realized is None else {name: realized.get(name, 0) for name in COMPOSITES},
         None if decided is None else list(decided),
     )
 
 
-def _rules(schedule: ScheduleOp, decided: Report | None) -> Iterator[RuleCounts]:
+def _rules(schedule: ScheduleOp, decided: Report | None, came_linked: bool) -> Iterator[RuleCounts]:
     """Every rule in the order of the table, then those that close a step."""
     counts = decided.counts() if decided is not None else {}
     in_launches = Counter(rule for launch in schedule.launches() for rule in launch.rules.data)
     for rule in dict.fromkeys([*rule_names(), *counts, *in_launches]):
         outcomes = counts.get(rule, {})
-        fired = outcomes.get(Outcome.FIRED, 0)
-        if decided is None or rule in ON_LAUNCHES:
-            fired = in_launches[rule]
-        yield RuleCounts(rule, fired, outcomes.get(Outcome.REFUSED, 0), outcomes.get(Outcome.HELD, 0))
+        if decided is None or (came_linked and rule not in ON_LAUNCHES):
+            yield RuleCounts(rule, in_launches[rule], None, None)
+        else:
+            yield RuleCounts(rule, *(outcomes.get(outcome, 0) for outcome in Outcome))
 
 
 def layers_of(schedule: ScheduleOp) -> Sequence[LayersCensus] | None:

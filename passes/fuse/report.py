@@ -57,12 +57,17 @@ class Report:
     A place that a later sweep of the same rule judges again has one decision, the last.
     """
 
-    _decisions: dict[tuple[str, str, tuple[int, ...]], Decision] = field(
-        default_factory=dict[tuple[str, str, tuple[int, ...]], Decision]
+    _decisions: dict[tuple[str, str, tuple[int, ...], int], Decision] = field(
+        default_factory=dict[tuple[str, str, tuple[int, ...], int], Decision]
     )
 
-    def record(self, decision: Decision) -> None:
-        self._decisions[decision.rule, decision.fusion_class, decision.covers] = decision
+    def record(self, decision: Decision, nth: int = 0) -> None:
+        """Keep a decision; `nth` tells those apart that a rule makes on one place, such as on each of its products."""
+        self._decisions[decision.rule, decision.fusion_class, decision.covers, nth] = decision
+
+    def extend(self, other: Report) -> None:
+        """Keep all decisions of another report after these."""
+        self._decisions.update(other._decisions)
 
     def __iter__(self) -> Iterator[Decision]:
         return iter(self._decisions.values())

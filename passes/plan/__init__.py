@@ -8,7 +8,7 @@ places in one arena; and at the end a check of the whole that knows nothing of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -21,6 +21,7 @@ from lane_mlir.chips import chip
 from lane_mlir.diagnostics import unknown
 from lane_mlir.dialects.launch import ScheduleOp
 from lane_mlir.dialects.tg import Numerics, TargetAttr
+from lane_mlir.passes.fuse.report import Report
 from lane_mlir.passes.plan.arena import place
 from lane_mlir.passes.plan.buffers import (
     check_bound,
@@ -32,7 +33,7 @@ from lane_mlir.passes.plan.buffers import (
     transpose_weights,
 )
 from lane_mlir.passes.plan.check import CheckPlanPass, check
-from lane_mlir.passes.plan.counts import ROWS_A_WARP, choose_rows_a_warp, choose_splits, one_row_a_warp, share_key_rows
+from lane_mlir.passes.plan.counts import ROWS_A_WARP, choose_rows_a_warp, choose_splits, share_key_rows
 from lane_mlir.passes.plan.errors import NoKernel, Shape, Unbound
 from lane_mlir.passes.plan.norms import DEFERRED_NORM, defer_norms
 from lane_mlir.passes.plan.sequences import SEQUENCES, merge_sequences
@@ -46,6 +47,8 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
         "weight and its shape; it fires once for each product of a launch.",
         SEQUENCES: "What a step runs once for each of its sequences, in one launch for all: delta rule, gates, "
         "convolutions, attention, joins, row sets, rotations, arg-max.",
+        DEFERRED_NORM: "A norm that follows a product in its launch leaves the division by the root mean square to the "
+        "products that read it: each block of the product norms the columns that it computes, and none waits for a row.",
     }
 )
 """What each does."""
@@ -63,26 +66,29 @@ class PlanPass(ModulePass):
 
     held: tuple[str, ...] = ()
 
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
+    def __post_init__(self) -> None:
         for rule in self.held:
             if rule not in RULES:
                 raise PassFailedException(unknown("rule", rule, RULES))
-        for schedule in op.ops:
-            if isinstance(schedule, ScheduleOp):
-                plan(schedule, self.held)
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        self.run(op)
+
+    def run(self, module: ModuleOp) -> dict[str, Report]:
+        """Plan the schedules; what the rules decided on each, by its name."""
+        schedules = [op for op in module.ops if isinstance(op, ScheduleOp)]
+        return {schedule.sym_name.data: plan(schedule, self.held) for schedule in schedules}
 
 
-def plan(schedule: ScheduleOp, held: tuple[str, ...] = ()) -> None:
-    """Plan one schedule in place."""
+def plan(schedule: ScheduleOp, held: Collection[str] = ()) -> Report:
+    """Plan one schedule in place; what the rules on launches decided. A rule held is reported as held."""
+    report = Report()
     target = schedule.target if schedule.target is not None else TargetAttr()
     schedule.target = target
     check_bound(schedule)
     numerics, on = target.numerics.data, chip(target.chip.data)
     launches = schedule.launches()
-    if ROWS_A_WARP in held:
-        one_row_a_warp(launches)
-    else:
-        choose_rows_a_warp(launches)
+    choose_rows_a_warp(launches, report, held=ROWS_A_WARP in held)
     share_key_rows(launches, numerics, on)
     choose_splits(launches, numerics, on)
     if numerics is not Numerics.DEQUANT:
@@ -91,9 +97,12 @@ def plan(schedule: ScheduleOp, held: tuple[str, ...] = ()) -> None:
     touches = [launch.touches(numerics) for launch in launches]
     mark_forms(schedule, touches)
     set_types(schedule, target)
-    merged = SEQUENCES not in held and merge_sequences(schedule, on)
-    deferred = DEFERRED_NORM not in held and defer_norms(schedule, numerics)
-    if merged or deferred:
+    merged = False
+    if SEQUENCES in held:
+        merge_sequences(schedule.clone(), on, report, held=True)
+    else:
+        merged = merge_sequences(schedule, on, report)
+    if defer_norms(schedule, numerics, report, held=DEFERRED_NORM in held) or merged:
         launches = schedule.launches()
         touches = [launch.touches(numerics) for launch in launches]
         mark_forms(schedule, touches)
@@ -101,6 +110,7 @@ def plan(schedule: ScheduleOp, held: tuple[str, ...] = ()) -> None:
     drop_unused(schedule)
     place(schedule, touches, numerics)
     check(schedule)
+    return report
 
 
 __all__ = ["DESCRIPTIONS", "RULES", "CheckPlanPass", "NoKernel", "PlanPass", "Shape", "Unbound", "check", "plan"]

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
@@ -17,10 +18,9 @@ from lane_mlir.cuda.kernels.attention import (
     attn_shared_splits,
 )
 from lane_mlir.cuda.kernels.gemm import GEMM_F32_TILE, GEMM_F32_TILE_K, gemm_f32_splits
-from lane_mlir.cuda.kernels.gemv import gemv_f32_parts, rows_a_warp
+from lane_mlir.cuda.kernels.gemv import gemv_f32_parts, rows_a_warp, why_one_row
 from lane_mlir.dialects.launch import (
     AttentionOp,
-    FoldOp,
     GateProjOp,
     GemmPartsOp,
     GemvF32Op,
@@ -31,40 +31,78 @@ from lane_mlir.dialects.launch import (
     NamesAttr,
     NumberAttr,
     SliceOp,
+    buffer_of,
 )
 from lane_mlir.dialects.launch.operation import ceil_div
 from lane_mlir.dialects.tg import Numerics
+from lane_mlir.passes.fuse.report import Decision, Outcome, Report
 
 ROWS_A_WARP = "rows_a_warp"
 
 
-def choose_rows_a_warp(launches: Sequence[LaunchOp]) -> None:
+Product: TypeAlias = GemvOp | GemvGluOp | MoeOp | GemmPartsOp
+"""The launches whose products can take several output rows a warp."""
+
+
+def choose_rows_a_warp(launches: Sequence[LaunchOp], report: Report, *, held: bool = False) -> None:
     """
     The rule rows_a_warp: several output rows a warp for the matrix-vector products that gain by it. It fires once for
-    each product: for every one of a launch of several.
+    each product: for every one of a launch of several. `held`: every product has one row a warp.
     """
     for launch in launches:
-        product = launch.mixture() or (launch.parts()[0] if isinstance(launch, FoldOp) else launch)
-        match product:
-            case GemvOp() | GemvGluOp() | MoeOp():
-                wide, products = _rows(product), 1
-            case GemmPartsOp():
-                # The judge has chosen them already, if it could.
-                wide = max(product.per_warp.data, _rows(product))
-                products = len(product.products)
-            case _:
-                continue
-        if wide > 1:
-            product.per_warp = NumberAttr(wide)
-            launch.rules = NamesAttr(launch.rules.data + (ROWS_A_WARP,) * products)
+        for product in launch.parts():
+            if isinstance(product, GemvF32Op):
+                _decide(report, launch, product.w, "the kernel of a product by plain f32 values has no rows a warp")
+            elif isinstance(product, Product):
+                _choose(launch, product, report, held)
 
 
-def one_row_a_warp(launches: Sequence[LaunchOp]) -> None:
-    """Every product with one row a warp: what holding rows_a_warp leaves."""
-    for launch in launches:
-        for part in launch.parts():
-            if isinstance(part, GemvOp | GemvGluOp | MoeOp | GemmPartsOp):
-                part.per_warp = NumberAttr(1)
+def _choose(launch: LaunchOp, product: Product, report: Report, held: bool) -> None:
+    wide, weights = _rows(product), [_weight(product)]
+    if isinstance(product, GemmPartsOp):
+        # The judge has chosen them already, if it could.
+        wide, weights = max(product.per_warp.data, wide), list(product.w)
+    if held:
+        product.per_warp = NumberAttr(1)
+    elif wide > 1:
+        product.per_warp = NumberAttr(wide)
+        launch.rules = NamesAttr(launch.rules.data + (ROWS_A_WARP,) * len(weights))
+    for weight in weights:
+        _decide(report, launch, weight, "" if wide > 1 else _why_one_row(product), held)
+
+
+def _decide(report: Report, launch: LaunchOp, weight: SSAValue, reason: str, held: bool = False) -> None:
+    outcome = Outcome.REFUSED if reason else Outcome.HELD if held else Outcome.FIRED
+    if outcome is Outcome.HELD:
+        reason = f"{ROWS_A_WARP} is held"
+    where = buffer_of(weight).label.data
+    report.record(Decision(ROWS_A_WARP, launch.kind(), launch.covers.data, outcome, reason, where), nth=len(report))
+
+
+def _weight(product: Product) -> SSAValue:
+    """The weight that a product is named for."""
+    match product:
+        case GemvOp():
+            return product.w
+        case GemvGluOp() | MoeOp():
+            return product.wg
+        case GemmPartsOp():
+            return product.w[0]
+
+
+def _why_one_row(product: Product) -> str:
+    match product:
+        case GemvOp() | GemvGluOp():
+            return why_one_row(product.n.data, product.m.data)
+        case GemmPartsOp():
+            odd = next((part for part in product.each() if part.n % 2), None)
+            if odd is not None:
+                return f"of the products in one launch, {buffer_of(odd.w).label.data} decides: {why_one_row(odd.n, 1)}"
+            return f"of the products in one launch: {why_one_row(product.gemm_cols(), product.m.data)}"
+        case MoeOp() if product.rows.data != 1:
+            return f"only a mixture of one row takes several rows a warp, not one of {product.rows.data}"
+        case MoeOp():
+            return f"of the hidden rows of the experts used: {why_one_row(_hidden_rows(product), 1)}"
 
 
 def _rows(product: GemvOp | GemvGluOp | MoeOp | GemmPartsOp) -> int:
@@ -81,9 +119,14 @@ def _rows(product: GemvOp | GemvGluOp | MoeOp | GemmPartsOp) -> int:
         case MoeOp():
             if product.rows.data != 1:
                 return 1
-            shared = product.shared
-            hidden = product.k.data * product.dff.data + (shared.dff if shared is not None else 0)
+            hidden = _hidden_rows(product)
             return min(rows_a_warp(f, hidden, product.d.data, 1) for f in product.input_formats())
+
+
+def _hidden_rows(mixture: MoeOp) -> int:
+    """The output rows of the first products of the experts that a row uses, the shared one among them."""
+    shared = mixture.shared
+    return mixture.k.data * mixture.dff.data + (shared.dff if shared is not None else 0)
 
 
 def choose_splits(launches: Sequence[LaunchOp], numerics: Numerics, chip: Chip) -> None:

@@ -32,63 +32,101 @@ from lane_mlir.dialects.launch import (
     buffer_of,
 )
 from lane_mlir.dialects.tg import Numerics
+from lane_mlir.passes.fuse.report import Decision, Outcome, Report
+from lane_mlir.passes.plan.errors import named
 
 DEFERRED_NORM = "deferred_norm"
 
 Product: TypeAlias = GemvOp | GemmPartsOp | GemvGluOp
 
 
-def defer_norms(schedule: ScheduleOp, numerics: Numerics) -> bool:
-    """Defer the norms of a schedule in place, where every reader can divide. Whether any is: forms change then."""
-    launches = [launch for launch in schedule.launches() if not isinstance(launch, ViewOp)]
-    readers: dict[BufferOp, list[LaunchOp]] = defaultdict(list)
-    writers: dict[BufferOp, list[LaunchOp]] = defaultdict(list)
-    for launch in launches:
-        for values, users in ((launch.reads(), readers), (launch.writes(), writers)):
-            for value in values:
-                users[_holder(value)].append(launch)
-    outputs = {_holder(value) for value in schedule.outputs()}
+class Whole(Exception):
+    """A norm divides its rows itself. The message says why, in a sentence."""
+
+
+def defer_norms(schedule: ScheduleOp, numerics: Numerics, report: Report, *, held: bool = False) -> bool:
+    """
+    Defer the norms of a schedule in place, where every reader can divide. Whether any is: forms change then.
+
+    `held`: only the decisions are made.
+    """
+    uses = Uses(schedule)
     deferred = False
-    for launch in launches:
-        norm = _norm_after_product(launch, numerics)
-        if norm is None or norm.out is None:
+    for launch in uses.launches:
+        if not isinstance(launch, FoldOp) or not isinstance(launch.then, NormOp) or launch.then.out is None:
             continue
-        out = buffer_of(norm.out)
-        if out.fill.data is not Fill.COMPUTED or out in outputs or writers[out] != [launch]:
-            continue
-        products = [_divides(reader, norm.out, numerics) for reader in readers[out]]
-        if products and all(product is not None for product in products):
-            _defer(launch, norm, [product for product in products if product is not None])
-            deferred = True
+        norm = launch.then
+        outcome, reason = Outcome.HELD if held else Outcome.FIRED, f"{DEFERRED_NORM} is held" if held else ""
+        try:
+            _check_by_columns(launch.first, norm, numerics)
+            readers = [_divides(reader, launch.then.out, numerics) for reader in uses.only_readers(launch, norm.out)]
+            if not held:
+                _defer(launch, norm, readers)
+                deferred = True
+        except Whole as why:
+            outcome, reason = Outcome.REFUSED, str(why)
+        where = buffer_of(launch.then.out).label.data
+        decision = Decision(DEFERRED_NORM, launch.kind(), launch.covers.data, outcome, reason, where)
+        report.record(decision, nth=len(report))
     return deferred
+
+
+class Uses:
+    """What the launches of a schedule read and write, by what holds it."""
+
+    def __init__(self, schedule: ScheduleOp):
+        self.launches = [launch for launch in schedule.launches() if not isinstance(launch, ViewOp)]
+        self._readers: dict[BufferOp, list[LaunchOp]] = defaultdict(list)
+        self._writers: dict[BufferOp, list[LaunchOp]] = defaultdict(list)
+        self._outputs = {_holder(value) for value in schedule.outputs()}
+        for launch in self.launches:
+            for values, users in ((launch.reads(), self._readers), (launch.writes(), self._writers)):
+                for value in values:
+                    users[_holder(value)].append(launch)
+
+    def only_readers(self, launch: LaunchOp, value: SSAValue | None) -> Sequence[LaunchOp]:
+        """What reads a result that only one launch writes. Raises Whole if something else may touch it."""
+        assert value is not None
+        buffer = buffer_of(value)
+        if buffer.fill.data is not Fill.COMPUTED or buffer in self._outputs or self._writers[buffer] != [launch]:
+            raise Whole(f"{named(value)} is not a result of this launch alone, within the step")
+        if not self._readers[buffer]:
+            raise Whole(f"nothing reads {named(value)}")
+        return self._readers[buffer]
 
 
 def _holder(value: SSAValue) -> BufferOp:
     return buffer_of(value).holder(Touch.PLAIN)[0]
 
 
-def _norm_after_product(launch: LaunchOp, numerics: Numerics) -> NormOp | None:
-    """The norm of a fold of a product of a few rows with it, if blocks can norm the columns that they compute."""
-    if not isinstance(launch, FoldOp) or not isinstance(launch.first, GemvOp) or not isinstance(launch.then, NormOp):
-        return None
-    product, norm = launch.first, launch.then
+def _check_by_columns(product: LaunchOp, norm: NormOp, numerics: Numerics) -> None:
+    """Raises Whole for a norm whose columns the blocks of a product, each those it computes, cannot norm."""
+    if not isinstance(product, GemvOp):
+        raise Whole(f"blocks norm what they compute after a product of one weight, not after a {product.kind()}")
+    if norm.center is not None:
+        raise Whole("a layer norm takes the mean of the whole row away first")
+    if norm.pre_eps is not None:
+        raise Whole("the norm that comes first needs the whole row before anything is added to it")
     rows, cols = product.m.data, product.n.data
-    by_columns = norm.center is None and norm.pre_eps is None and norm.part is None and norm.y is None
-    whole = cols % QBLOCK == 0 and (norm.rows.data, norm.cols.data) == (rows, cols)
-    in_rows = rows <= GEMV_ROWS and not product.batch_on_tensor_cores(numerics)
-    own = product.quant is None and product.target.own is not None
-    return norm if by_columns and whole and in_rows and own and product.y in (norm.x, norm.add) else None
+    if rows > GEMV_ROWS or product.batch_on_tensor_cores(numerics):
+        raise Whole(f"its {rows} rows are multiplied on tensor cores, whose kernels norm nothing")
+    if cols % QBLOCK:
+        raise Whole(f"its rows of {cols} columns are no whole number of blocks of {QBLOCK}")
+    own = product.quant is None and product.target.own is not None and norm.part is None and norm.y is None
+    if not own or (norm.rows.data, norm.cols.data) != (rows, cols) or product.y not in (norm.x, norm.add):
+        raise Whole("it does not norm the rows of the product as they are")
 
 
-def _divides(launch: LaunchOp, x: SSAValue, numerics: Numerics) -> Product | None:
-    """The product by which a launch reads an activation, if it does so in no other way and its kernel can divide."""
+def _divides(launch: LaunchOp, x: SSAValue, numerics: Numerics) -> Product:
+    """The product by which a launch reads an activation. Raises Whole if it reads it otherwise or cannot divide."""
     product = launch.first if isinstance(launch, FoldOp) else launch
     if not isinstance(product, Product) or product.x is not x or product.squares is not None:
-        return None
+        raise Whole(f"{launch.kind()} reads it too, and divides nothing")
     if isinstance(launch, FoldOp) and x in launch.then.reads():
-        return None
-    in_rows = product.m.data <= GEMV_ROWS and not product.batch_on_tensor_cores(numerics)
-    return product if in_rows and product.tail is None else None
+        raise Whole(f"{launch.kind()} reads it after its product too")
+    if product.m.data > GEMV_ROWS or product.batch_on_tensor_cores(numerics) or product.tail is not None:
+        raise Whole(f"{launch.kind()} multiplies {product.m.data} rows of it by a kernel that divides nothing")
+    return product
 
 
 def _defer(launch: LaunchOp, norm: NormOp, readers: Sequence[Product]) -> None:

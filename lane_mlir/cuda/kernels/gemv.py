@@ -110,6 +110,15 @@ def _rows_by_count(n: int) -> int:
     return 2 if n >= _FEW_ROWS else 1
 
 
+def why_one_row(n: int, m: int) -> str:
+    """Why a warp computes one of n output rows at once (`rows_a_warp`) for m rows of activations, in a sentence."""
+    if n % 2:
+        return f"{n} output rows are an odd number"
+    if m <= 2:
+        return f"{n} output rows are fewer than the {_FEW_ROWS} that fill a chip"
+    return f"{n} output rows, two a warp, are {n // 2} warps, fewer than the {_MIN_WARPS} that cover a chip"
+
+
 def gemv_f32_parts(n: int, k: int, multiprocessors: int) -> int:
     """
     Parts into which a product by a few plain rows (a router, per-head gates) splits its columns: warps of a block that
