@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import AttentionOp, HeadMatmulOp, JoinOp, Pairing, Scoring, SliceOp, shape_of
-from lane_mlir.importers.feed_forward import gated, groups_of, mixture, row_by_row, scoring_of, with_shared_expert
+from lane_mlir.importers.feed_forward import gated, mixture, row_by_row, scoring_of, with_shared_expert
 from lane_mlir.importers.model import Model
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import Rotary, rotary_of
@@ -64,7 +64,7 @@ def deepseek2(step: Step) -> SSAValue:
     rotation = step.rotation(rotary, Pairing.INTERLEAVED)
     shape = _latent_of(model, rotary)
     # Not of the model's heads, but of what a reference engine caches.
-    model.ignore("attention.head_count_kv")
+    model.per_layer("attention.head_count_kv", int, 1)
     x = step.embedding()
     for layer in step.layers():
         x = layer.residual(x, _attention(layer, layer.rms_norm(x, "attn_norm"), rotation, shape), "attn_residual")
@@ -80,7 +80,8 @@ def _latent_of(model: Model, rotary: Rotary) -> _Latent:
     key, value = model.size(f"attention.key_length{suffix}"), model.size(f"attention.value_length{suffix}")
     if key <= rotary.columns:
         raise model.refuse_key(f"attention.key_length{suffix}", f"is {key}, of which {rotary.columns} are rotated")
-    model.ignore("attention.key_length", "attention.value_length")
+    for name in ("attention.key_length", "attention.value_length"):
+        model.optional(name, int)
     # YaRN's magnitude stands in the logits here, once for q and once for k, not in the rotation.
     stretch = log(1 / rotary.freq_scale)
     multiplier = model.optional("rope.scaling.yarn_log_multiplier", float, 0.0)
@@ -198,7 +199,6 @@ def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
         x,
         scoring=scoring_of(model, Scoring.SOFTMAX),
         renormalize=model.optional("expert_weights_norm", bool, False),
-        groups=groups_of(model),
     )
     shared = model.count("expert_shared_count") * model.size("expert_feed_forward_length")
     return with_shared_expert(layer, x, routed, shared) if shared else routed

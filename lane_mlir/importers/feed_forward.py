@@ -63,7 +63,6 @@ def mixture(
     scoring: Scoring = Scoring.SOFTMAX,
     renormalize: bool = True,
     scale: float | None = None,
-    groups: tuple[int, int] = (1, 1),
     activation: ExpertActivation = ExpertActivation.SILU,
     alpha: float | None = None,
     limit: float | None = None,
@@ -76,16 +75,17 @@ def mixture(
 
     Keys: expert_count, expert_used_count, expert_weights_scale (unless `scale` is given), and for the hidden columns of
     an expert (unless `hidden` is given) expert_feed_forward_length, or else feed_forward_length shared by those used.
-    `groups` are how many there are, and how many are used.
+    Of groups of experts the file says how many there are, and how many are used: expert_group_count and
+    expert_group_used_count.
     """
     model, d = layer.model, shape_of(x)[1]
-    experts, used = model.size("expert_count"), model.size("expert_used_count")
-    if used > experts:
-        raise model.refuse_key("expert_used_count", f"is {used}, more than the {experts} experts")
+    experts, used = model.experts
     if hidden is None:
-        model.ignore("feed_forward_length")
         hidden = model.count("expert_feed_forward_length") or model.feed_forward[layer.index] // used
+        # Of dense layers, should there be any.
+        model.per_layer("feed_forward_length", int, 0)
     scale = model.factor("expert_weights_scale", 1.0) if scale is None else scale
+    groups, groups_used = _groups_of(model)
     choose = layer.plain if selection_bias else layer.optional_plain
     moe = MoeOp(
         x,
@@ -98,8 +98,8 @@ def mixture(
         renormalize=renormalize,
         scale=scale,
         activation=activation,
-        groups=groups[0],
-        groups_used=groups[1],
+        groups=groups,
+        groups_used=groups_used,
         alpha=alpha,
         limit=limit,
         router_bias=layer.optional_plain("ffn_gate_inp.bias", experts),
@@ -132,11 +132,11 @@ def scoring_of(model: Model, default: Scoring) -> Scoring:
     return known[number]
 
 
-def groups_of(model: Model) -> tuple[int, int]:
+def _groups_of(model: Model) -> tuple[int, int]:
     """Groups of experts, and how many of them are chosen from: expert_group_count, expert_group_used_count."""
     groups = model.count("expert_group_count") or 1
     used = model.count("expert_group_used_count") or groups
-    experts, chosen = model.size("expert_count"), model.size("expert_used_count")
+    experts, chosen = model.experts
     if experts % groups or used > groups or chosen > used * (experts // groups):
         message = f"is {groups} with {used} used: {chosen} of {experts} experts cannot be chosen from them"
         raise model.refuse_key("expert_group_count", message)

@@ -21,11 +21,12 @@ from lane_mlir.importers.step import Layer, Step
 @importer("granitemoe")
 def granite(step: Step) -> SSAValue:
     model = step.model
-    feed_forward = _mixture if model.count("expert_count") else gated
+    feed_forward = _mixture if model.has_experts else gated
     joined = model.factor("residual_scale", 1.0)
     # These files say by this key whether positions are rotated at all.
     is_rotated = model.optional("rope.scaling.finetuned", bool, True)
-    rotation = step.rotation(rotary_of(model, step.context), Pairing.INTERLEAVED) if is_rotated else None
+    rotary = rotary_of(model, step.context)
+    rotation = step.rotation(rotary, Pairing.INTERLEAVED) if is_rotated else None
     x = step.scale(step.embedding(), model.factor("embedding_scale", 1.0), "token_embd_scaled")
     for layer in step.layers():
         y = self_attention(layer, layer.rms_norm(x, "attn_norm"), rotation)

@@ -39,7 +39,7 @@ def import_step(
     rows and contexts that cannot be.
     """
     model = Model(checkpoint)
-    build = importer_of(model.architecture)
+    build = importer_of(model)
     context = _context(model, context)
     if rows < 1:
         raise LaneError(f"rows is {rows}, expected at least 1")

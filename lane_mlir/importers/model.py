@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
+from math import inf, isclose
+from types import MappingProxyType
 from typing import TypeVar, cast, overload
 
 from lane_mlir.checkpoint import Checkpoint
@@ -16,26 +19,37 @@ _WITHOUT_EFFECT = frozenset(
         "vocab_size",
         "context_length",
         "rope.scaling.finetuned",
-        # Of other architectures and of other uses of a model; generic writers store their defaults for everyone.
-        "attn_logit_softcapping",
-        "router_logit_softcapping",
-        "final_logit_softcapping",
+        # Of other uses of a model.
         "pooling_type",
         "decoder_start_token_id",
-        "deepstack_mapping",
-        "token_shift_count",
-        "expert_group_scale",
-        "attention.rope_pattern",
-        "attention.key_length_swa",
-        "attention.value_length_swa",
-        "attention.indexer.kpool_select_tail",
-        "rope.dimension_count_swa",
-        "rope.freq_base_swa",
-        "kda.gate_lower_bound",
-        "activation.situ_beta",
     }
 )
 """Keys, less the architecture, that change nothing unless a family asks for them."""
+
+_DEFAULTS: Mapping[str, object] = MappingProxyType(
+    {
+        "attn_logit_softcapping": 50.0,
+        "router_logit_softcapping": 30.0,
+        "final_logit_softcapping": 30.0,
+        "token_shift_count": 2,
+        "expert_group_scale": 0.05,
+        "attention.rope_pattern": 1,
+        "attention.indexer.kpool_select_tail": True,
+        "kda.gate_lower_bound": -inf,
+        "activation.situ_beta": 1.0,
+    }
+)
+"""What generic writers store for every family, used or not; any other value is somebody's intent."""
+
+_AS_ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "attention.key_length_swa": "attention.key_length",
+        "attention.value_length_swa": "attention.value_length",
+        "rope.dimension_count_swa": "rope.dimension_count",
+        "rope.freq_base_swa": "rope.freq_base",
+    }
+)
+"""Values for layers with windows, which change nothing where they are those of all layers."""
 
 
 class Model:
@@ -90,15 +104,21 @@ class Model:
         return self.optional(name, float, 0.0) or default
 
     def per_layer(self, name: str, kind: type[Value], default: Value | None = None) -> tuple[Value, ...]:
-        """One value a layer, of a key with one value for all or an array."""
-        return self.checkpoint.metadata.per_layer(self.key(name), kind, self.layers, default)
+        """One value a layer, of a key with one value for all or an array, which also has those of unused layers."""
+        values = self.checkpoint.metadata.per_layer(self.key(name), kind, self._layers_in_file, default)
+        return values[: self.layers]
 
     @cached_property
     def layers(self) -> int:
         """Layers of the step; those that predict further tokens come after them in the file, and are not used."""
-        layers = self.size("block_count") - self.count("nextn_predict_layers")
+        layers = self._layers_in_file - self.count("nextn_predict_layers")
         if layers < 1:
             raise self.refuse_key("nextn_predict_layers", "leaves no layer")
+        return layers
+
+    @cached_property
+    def _layers_in_file(self) -> int:
+        layers = self.size("block_count")
         # A layer has a tensor at least: nothing is made for those that a damaged file only claims.
         if layers > len(self.checkpoint.tensors):
             raise self.refuse_key("block_count", f"is {layers}, more than the file has tensors")
@@ -182,6 +202,20 @@ class Model:
         return widths
 
     @cached_property
+    def has_experts(self) -> bool:
+        """Whether feed-forward networks are mixtures: always in an architecture that is named for them."""
+        is_named = self.architecture.endswith("moe")
+        return (self.size("expert_count") if is_named else self.count("expert_count")) > 0
+
+    @cached_property
+    def experts(self) -> tuple[int, int]:
+        """The experts of a mixture, and how many of them a row uses."""
+        experts, used = self.size("expert_count"), self.size("expert_used_count")
+        if used > experts:
+            raise self.refuse_key("expert_used_count", f"is {used}, more than the {experts} experts")
+        return experts, used
+
+    @cached_property
     def attention_scale(self) -> float:
         """The factor of attention's logits: `attention.scale`, or one over the root of a head's width."""
         return self.factor("attention.scale", self.key_width**-0.5)
@@ -197,11 +231,22 @@ class Model:
         """
         metadata, prefix = self.checkpoint.metadata, self.key("")
         for key in metadata.unread(prefix):
-            if key.removeprefix(prefix) not in _WITHOUT_EFFECT and not _is_neutral(value := metadata.value(key)):
-                raise self.refuse(f"key '{key}' = {_shown(value)} is not understood for this architecture")
+            if not self._is_without_effect(key.removeprefix(prefix)):
+                found = _shown(metadata.value(key))
+                raise self.refuse(f"key '{key}' = {found} is not understood for this architecture")
         for name in self.checkpoint.unused_tensors():
             if not self._is_of_unused_layer(name):
                 raise self.refuse(f"tensor '{name}' is not understood for architecture '{self.architecture}'")
+
+    def _is_without_effect(self, name: str) -> bool:
+        if name in _WITHOUT_EFFECT:
+            return True
+        metadata = self.checkpoint.metadata
+        value = metadata.value(self.key(name))
+        if _is_neutral(value) or (name in _DEFAULTS and _is_close(value, _DEFAULTS[name])):
+            return True
+        elsewhere = self.key(_AS_ELSEWHERE.get(name, ""))
+        return elsewhere in metadata and value == metadata.value(elsewhere)
 
     def _is_of_unused_layer(self, tensor: str) -> bool:
         _, _, rest = tensor.partition("blk.")
@@ -214,6 +259,13 @@ def _is_neutral(value: object) -> bool:
     if isinstance(value, list):
         return all(map(_is_neutral, cast("list[object]", value)))
     return value in (0, "", -1, 2**32 - 1)
+
+
+def _is_close(value: object, default: object) -> bool:
+    """Whether a value is a default, of which a file may hold the nearest f32."""
+    if isinstance(value, float) and isinstance(default, float):
+        return isclose(value, default, rel_tol=1e-6)
+    return value == default
 
 
 def _shown(value: object) -> str:

@@ -21,7 +21,7 @@ from lane_mlir.importers.step import Layer, Step
 @importer("qwen2moe")
 def qwen2(step: Step) -> SSAValue:
     model = step.model
-    feed_forward = _mixture if model.count("expert_count") else gated
+    feed_forward = _mixture if model.has_experts else gated
     rotation = step.rotation(rotary_of(model, step.context), Pairing.HALF)
     x = step.embedding()
     for layer in step.layers():

@@ -20,7 +20,7 @@ from lane_mlir.importers.step import Step
 @importer("qwen3moe")
 def qwen3(step: Step) -> SSAValue:
     model = step.model
-    feed_forward = row_by_row(mixture) if model.count("expert_count") else gated
+    feed_forward = row_by_row(mixture) if model.has_experts else gated
     rotation = step.rotation(rotary_of(model, step.context), Pairing.HALF)
     x = step.embedding()
     for layer in step.layers():

@@ -22,7 +22,7 @@ from lane_mlir.importers.step import Layer, Step
 def qwen35(step: Step) -> SSAValue:
     model = step.model
     is_recurrent = recurrent_layers(model)
-    feed_forward = _mixture if model.count("expert_count") else gated
+    feed_forward = _mixture if model.has_experts else gated
     rotary = rotary_of(model, step.context)
     if not sections_of(model, rotary, is_interleaved=True):
         raise model.refuse_key("rope.dimension_sections", "is missing or has a 0, expected columns of each coordinate")

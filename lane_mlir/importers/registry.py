@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
-from lane_mlir.diagnostics import LaneError, unknown
+from lane_mlir.diagnostics import unknown
+from lane_mlir.importers.model import Model
 from lane_mlir.importers.step import Step
 
 Importer: TypeAlias = Callable[[Step], SSAValue]
@@ -55,9 +56,10 @@ def importer(architecture: str) -> Callable[[Importer], Importer]:
     return register
 
 
-def importer_of(architecture: str) -> Importer:
-    """The function that builds an architecture; LaneError, with the nearest names, if there is none."""
+def importer_of(model: Model) -> Importer:
+    """The function that builds a model's architecture; LaneError, with the nearest names, if there is none."""
+    architecture = model.architecture
     if architecture not in ARCHITECTURES:
-        raise LaneError(unknown("architecture", architecture, ARCHITECTURES))
+        raise model.refuse(unknown("architecture", architecture, ARCHITECTURES))
     import_module(f"lane_mlir.importers.{ARCHITECTURES[architecture]}")
     return _importers[architecture]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lane_mlir.checkpoint import Checkpoint, Tensor
+from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.importers import import_step
 
 LLAMA = "llama-Q4_K_M"
-MODELS = Path(__file__).parent.parent / "data" / "models"
-FAMILIES = [path.stem for path in sorted(MODELS.glob("*.gguf")) if not path.stem.startswith(("stock", "llama"))]
 
 
 def refusal(source: Path | Checkpoint, **options: Any) -> str:
@@ -46,8 +42,8 @@ def test_sizes_of_the_step(model: Callable[[str], Path], options: dict[str, int]
 
 
 def test_an_unknown_architecture(edited: Callable[..., Path]) -> None:
-    message = refusal(edited(LLAMA, {"general.architecture": "lama"}))
-    assert "unknown architecture 'lama'; did you mean 'llama'?" in message
+    path = edited(LLAMA, {"general.architecture": "lama"})
+    assert refusal(path).startswith(f"{path}: unknown architecture 'lama'; did you mean 'llama'? valid: deepseek2, ")
 
 
 @pytest.mark.parametrize(
@@ -122,50 +118,24 @@ def test_a_bias_that_only_one_layer_has(edited: Callable[..., Path]) -> None:
     assert "tensor 'blk.0.attn_q.bias' is missing, though there is 'blk.1.attn_q.bias'" in refusal(path)
 
 
+def test_values_of_unused_layers_stand_in_arrays(edited: Callable[..., Path]) -> None:
+    keys = {"block_count": 3, "nextn_predict_layers": 1, "attention.head_count": [4, 4, 8]}
+    path = edited(LLAMA, {f"llama.{key}": value for key, value in keys.items()})
+    import_step(Checkpoint.open(path)).verify()
+
+
 def test_neutral_values_say_nothing(edited: Callable[..., Path]) -> None:
     neutral = {"logit_scale": 0.0, "attention.sliding_window": 0, "swin_norm": False, "expert_count": 0, "x": [-1, 0]}
     path = edited(LLAMA, {f"llama.{key}": value for key, value in neutral.items()})
     import_step(Checkpoint.open(path)).verify()
 
 
-def with_tensors(checkpoint: Checkpoint, tensors: dict[str, Tensor]) -> Checkpoint:
-    """The checkpoint with other tensors, and nothing used yet."""
-    return Checkpoint(checkpoint.path, checkpoint.metadata, MappingProxyType(tensors))
-
-
-def is_needed(tensor: str) -> bool:
-    """Without the others a model is another one, but still a model."""
-    return tensor.startswith(("blk.1.", "output_norm", "token_embd")) and not tensor.endswith("exp_probs_b.bias")
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_each_family_without_each_tensor(name: str, model: Callable[[str], Path]) -> None:
-    checkpoint = Checkpoint.open(model(name))
-    for tensor in filter(is_needed, checkpoint.tensors):
-        others = {other: stored for other, stored in checkpoint.tensors.items() if other != tensor}
-        assert f"'{tensor}'" in refusal(with_tensors(checkpoint, others))
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_each_family_with_each_tensor_too_long(name: str, model: Callable[[str], Path]) -> None:
-    checkpoint = Checkpoint.open(model(name))
-    for tensor in filter(is_needed, checkpoint.tensors):
-        stored = checkpoint.tensors[tensor]
-        shape = (*stored.shape[:-1], stored.shape[-1] + 256)
-        longer = {**checkpoint.tensors, tensor: replace(stored, shape=shape)}
-        message = refusal(with_tensors(checkpoint, longer))
-        assert f"tensor '{tensor}' is {' x '.join(map(str, shape))}, expected " in message
-
-
 @pytest.mark.parametrize(
     ("name", "key", "value", "message"),
     [
-        ("qwen3moe-moe-Q4_K_M", "expert_used_count", 9, "is 9, more than the 8 experts"),
-        ("qwen3moe-moe-Q4_K_M", "expert_used_count", 0, "is 0, expected at least 1"),
         ("deepseek2-moe-Q4_K_M", "expert_gating_func", 7, "is 7, expected 1 (softmax), 2 (sigmoid) or 3"),
         ("deepseek2-moe-Q4_K_M", "expert_group_count", 3, "is 3 with 3 used: 2 of 8 experts cannot be chosen"),
         ("deepseek2-moe-Q4_K_M", "attention.key_length_mla", 32, "is 32, of which 32 are rotated"),
-        ("gemma2-Q5_K_M", "attention.sliding_window", 0, "is 0, expected at least 1"),
         ("gemma3-Q4_K_M", "attention.sliding_window", -1, "is -1, expected at least 1"),
         ("gpt-oss-moe-Q4_K_M", "attention.sliding_window_pattern", [1], "has 1 values, expected 0 or 1 for each"),
         ("gpt-oss-moe-Q4_K_M", "attention.sliding_window_pattern", [1, 2], "has 2 values, expected 0 or 1 for each"),
