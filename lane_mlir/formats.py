@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -73,3 +74,11 @@ def format_of(ggml_type: GGMLQuantizationType) -> Format | None:
     """The format stored under a type number; None for one that the gguf package cannot dequantize."""
     name = ggml_type.name.lower()
     return Format(name) if name in {str(f) for f in Format} else None
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of the checkpoint, by its name there, and how its rows are stored."""
+
+    name: str
+    format: Format

@@ -115,7 +115,7 @@ def measure(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Figu
     a = arguments
     started = time.perf_counter()
     step, device = _load(a, progress)
-    decode = _program(step, 1, a.sequences)
+    decode, schedule = _program(step, 1, a.sequences), step.compiled(sequences=a.sequences).schedule
     ready, loaded = time.perf_counter() - started, (device.loaded_bytes, device.loading_seconds)
     progress("measuring memory")
     bandwidth = read_bandwidth(device.gpu)
@@ -127,18 +127,18 @@ def measure(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Figu
     steps = step_seconds(decode, a.depth, a.steps, a.repeats, a_graph=a.a_graph)
     generated = generated_seconds(decode, 0, a.depth, a.steps) if a.steps > 1 else None
     progress("timing launches")
-    launches = launch_times(decode, a.depth, a.repeats)
+    launches = launch_times(decode, schedule, a.depth, a.repeats)
     progress("timing a prompt")
     chunks = [min(a.chunk, a.prompt - start) for start in range(0, a.prompt, a.chunk)]
     programs = [_program(step, rows) for rows in chunks]
     for program, rows in zip(programs, chunks, strict=True):
         program.set_tokens([0] * rows)
     prompt = prompt_seconds(programs, a.repeats) if programs else []
-    assert decode.schedule.target is not None
+    assert schedule.target is not None
     figures = Figures(
         model=Path(a.model).name,
         card=device.name,
-        target=decode.schedule.target,
+        target=schedule.target,
         depth=a.depth,
         sequences=a.sequences,
         steps=steps,

@@ -17,7 +17,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from lane_mlir.dialects.tg.attributes import Precision
-from lane_mlir.formats import Format
+from lane_mlir.formats import Format, StoredTensor
 
 
 class DType(StrEnum):
@@ -414,14 +414,6 @@ class DTypeAttr(EnumAttribute[DType], SpacedOpaqueSyntaxAttribute):
 @irdl_attr_definition
 class FillAttr(EnumAttribute[Fill], SpacedOpaqueSyntaxAttribute):
     name = "launch.fill"
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor of the checkpoint, by its name there, and how its rows are stored."""
-
-    name: str
-    format: Format
 
 
 @irdl_attr_definition

@@ -18,8 +18,8 @@ from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import DType, TensorAttr
 from lane_mlir.dialects.tg import ArgAttr, ArgumentKind
 from lane_mlir.eval import Array, CheckpointWeights, GivenWeights, Indices, StateArray, Weights
-from lane_mlir.eval.attention import RopeScaling, rope_tables
 from lane_mlir.eval.storage import gather
+from lane_mlir.rope import RopeScaling, RopeTable, rope_tables
 
 DTYPES: Mapping[DType, DTypeLike] = MappingProxyType(
     {DType.F32: np.float32, DType.I32: np.int32, DType.F16: np.float16, DType.BF16: ml_dtypes.bfloat16}
@@ -148,19 +148,30 @@ class Memory:
             return self._rope_table(constant, shape)
         raise LaneError(f"cannot make the constant {constant}: it is neither a tensor nor a rotation table")
 
-    def _rope_table(self, table: DictionaryAttr, shape: tuple[int, ...]) -> Array:
-        """A table of cosines or sines, [positions, half]; its fields are those of `tg.rope_table`."""
-        which, (positions, half) = table.data["rope_table"], shape
-        numbers = {name: value for name, attr in table.data.items() if (value := _number(attr)) is not None}
-        context = int(numbers.pop("original_context", 0))
-        factors = table.data.get("factors")
+    def _rope_table(self, constant: DictionaryAttr, shape: tuple[int, ...]) -> Array:
+        table, (positions, half) = rope_table_of(constant), shape
         divisors = None
-        if factors is not None:
-            divisors = tuple(map(float, self.constant(factors, (half,))))
-        cos, sin = rope_tables(RopeScaling(**numbers, original_context=context), positions, half, divisors)
-        if not isinstance(which, StringAttr) or which.data not in ("cos", "sin"):
-            raise LaneError(f"rope_table is {which}, expected cos or sin")
-        return cos if which.data == "cos" else sin
+        if table.factors is not None:
+            divisors = tuple(map(float, self.constant(TensorAttr(table.factors), (half,))))
+        cos, sin = rope_tables(table.scaling, positions, half, divisors)
+        return cos if table.which == "cos" else sin
+
+
+def rope_table_of(constant: DictionaryAttr) -> RopeTable:
+    """
+    The table of cosines or sines that a constant buffer holds; its fields are those of `tg.rope_table`.
+
+    Raises: LaneError for what is neither.
+    """
+    which, factors = constant.data["rope_table"], constant.data.get("factors")
+    if not isinstance(which, StringAttr) or which.data not in ("cos", "sin"):
+        raise LaneError(f"rope_table is {which}, expected cos or sin")
+    if factors is not None and not isinstance(factors, TensorAttr):
+        raise LaneError(f"the factors of a rope_table are {factors}, expected a tensor")
+    numbers = {name: value for name, attr in constant.data.items() if (value := _number(attr)) is not None}
+    context = int(numbers.pop("original_context", 0))
+    scaling = RopeScaling(**numbers, original_context=context)
+    return RopeTable(which.data, scaling, None if factors is None else factors.data)
 
 
 def _number(attribute: Attribute) -> float | None:

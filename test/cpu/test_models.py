@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.cpu import CpuProgram, Memory, run_schedule
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.launch import ScheduleOp, StoredTensor, TensorAttr
+from lane_mlir.dialects.launch import ScheduleOp, TensorAttr
 from lane_mlir.eval import CheckpointWeights, make_arguments, run_step
 from lane_mlir.eval.step import the_step
+from lane_mlir.formats import StoredTensor
 from lane_mlir.runtime.compilation import Recipe, make_target, schedules
 
 CONTEXT = 96

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lane_mlir.cuda.layout import LAYOUTS, MAX_PLANES, layout
-from lane_mlir.cuda.printer.repacking import REPACK_THREADS, REPACK_UNIT, print_repacking, repack_kernel
 from lane_mlir.cuda.repack import repack
+from lane_mlir.cuda.runtime.repacking import REPACK_THREADS, REPACK_UNIT, print_repacking, repack_kernel
 from lane_mlir.cuda.source import self_contained
 from lane_mlir.formats import Format
 

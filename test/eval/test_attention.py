@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.tg import Pairing
-from lane_mlir.eval.attention import Attention, RopeScaling, rope, rope_tables
+from lane_mlir.eval.attention import Attention, rope
+from lane_mlir.rope import RopeScaling, rope_tables
 
 Run = Callable[..., Any]
 Floats = NDArray[np.float32]

@@ -9,9 +9,10 @@ from statistics import median
 
 from lane_mlir.cpu.buffers import describe
 from lane_mlir.cuda.bench.measure import launch_seconds
+from lane_mlir.cuda.bench.traffic import Traffic, traffic
+from lane_mlir.cuda.printer import print_unit
 from lane_mlir.cuda.runtime.program import CudaProgram
-from lane_mlir.cuda.runtime.traffic import Traffic, traffic
-from lane_mlir.dialects.launch import LaunchOp
+from lane_mlir.dialects.launch import LaunchOp, ScheduleOp
 from lane_mlir.dialects.tg import TargetAttr
 
 SCHEMA = 1
@@ -46,14 +47,14 @@ class KindTime:
     traffic: Traffic
 
 
-def launch_times(program: CudaProgram, position: int, repeats: int) -> list[LaunchTime]:
-    """The launches of a step in order, each timed by itself."""
-    target = program.schedule.target
+def launch_times(program: CudaProgram, schedule: ScheduleOp, position: int, repeats: int) -> list[LaunchTime]:
+    """The launches of a step in order, each timed by itself; `schedule` is what the program was made from."""
+    target = schedule.target
     numerics = (target if target is not None else TargetAttr()).numerics.data
     seconds = iter(launch_seconds(program, position, repeats))
     found: list[LaunchTime] = []
-    for launch, group in groupby(program.launches, key=lambda bound: bound.use.launch):
-        uses = [bound.use for bound in group]
+    for launch, group in groupby(print_unit(schedule, program.gpu.chip).uses, key=lambda use: use.launch):
+        uses = list(group)
         taken = sum(next(seconds) for _ in uses)
         symbols = tuple(use.symbol for use in uses)
         found.append(LaunchTime(launch, symbols, taken, traffic(uses, position, numerics)))

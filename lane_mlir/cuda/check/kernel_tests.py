@@ -21,14 +21,15 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.cuda.check.finding import AGAIN, Finding, Verdict, begins
 from lane_mlir.cuda.check.reporter import matches
-from lane_mlir.cuda.printer import Unit, print_unit
+from lane_mlir.cuda.lowering import call_of, form_of, unit_source
+from lane_mlir.cuda.printer import Unit, Use, print_unit
 from lane_mlir.cuda.printer.kernel import Argument
 from lane_mlir.cuda.runtime.cuda_gpu import open_gpu
 from lane_mlir.cuda.runtime.errors import DriverError
 from lane_mlir.cuda.runtime.faults import fault
 from lane_mlir.cuda.runtime.gpu import Gpu, Slab
 from lane_mlir.cuda.runtime.probe import SlowPredecessor
-from lane_mlir.cuda.runtime.program import BoundKernel, bind, unit_source
+from lane_mlir.cuda.runtime.program import BoundKernel, bind
 from lane_mlir.dialects.launch import BufferOp, LaunchOp, NormOp, ScheduleOp, Touch, buffer_of
 
 TASK = "kernels"
@@ -87,14 +88,16 @@ class CardRunner:
             mirrors.append(Mirror(array, slab.reserve(array.nbytes), hidden))
         slab.allocate(self._gpu)
 
-        def address(launch: LaunchOp, argument: Argument) -> int:
-            return _on_card(memory.address(argument, launch), mirrors, slab.address)
+        def bound(use: Use) -> BoundKernel:
+            addresses = (_on_card(memory.address(a, use.launch), mirrors, slab.address) for a in use.arguments)
+            pdl = self._gpu.chip.programmatic_launch
+            return BoundKernel(call_of(use, ()), bind(kernels[use.symbol], form_of(use), addresses, pdl=pdl))
 
-        launches = bind(unit, kernels, address, pdl=self._gpu.chip.programmatic_launch)
+        launches = [bound(use) for use in unit.uses]
         slow = SlowPredecessor(self._gpu, [(slab.address + m.offset, m.size) for m in mirrors if m.hidden])
         before = [np.array(mirror.host) for mirror in mirrors]
-        results = [self._results(schedule, launches * steps, mirrors, slab, before, slow=None) for _ in range(REPEATS)]
-        results.append(self._results(schedule, launches * steps, mirrors, slab, before, slow=slow))
+        results = [self._results(launches * steps, mirrors, slab, before, slow=None) for _ in range(REPEATS)]
+        results.append(self._results(launches * steps, mirrors, slab, before, slow=slow))
         for run, result in enumerate(results[1:], 2):
             same = all(np.array_equal(a, b) for a, b in zip(results[0], result, strict=True))
             assert same, f"run {run} differs" if run <= REPEATS else "another result after a slow predecessor"
@@ -104,7 +107,6 @@ class CardRunner:
 
     def _results(
         self,
-        schedule: ScheduleOp,
         launches: Sequence[BoundKernel],
         mirrors: Sequence[Mirror],
         slab: Slab,
@@ -123,7 +125,7 @@ class CardRunner:
             except DriverError as error:
                 if not error.is_fault:
                     raise
-                raise fault(schedule, bound.use, bound.launch, error) from error
+                raise fault("test", bound.call, bound.launch, error) from error
         after = [np.zeros(mirror.host.nbytes, np.uint8) for mirror in mirrors]
         for mirror, data in zip(mirrors, after, strict=True):
             stream.download(data, slab.address + mirror.offset)

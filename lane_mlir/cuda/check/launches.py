@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,14 @@ from numpy.typing import NDArray
 from lane_mlir.cpu import CpuProgram, Memory
 from lane_mlir.cuda.check.reporter import Measured, Reporter
 from lane_mlir.cuda.layout import QBLOCK
+from lane_mlir.cuda.lowering import Lowering, vocabularies
 from lane_mlir.cuda.runtime.errors import DriverError
 from lane_mlir.cuda.runtime.faults import fault
 from lane_mlir.cuda.runtime.gpu import Bytes, HostArray
 from lane_mlir.cuda.runtime.probe import SlowPredecessor
 from lane_mlir.cuda.runtime.program import BoundKernel, CudaProgram
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.launch import BufferOp, DType, Fill, LaunchOp, MoeOp, Touch, buffer_of
+from lane_mlir.dialects.launch import BufferOp, DType, Fill, LaunchOp, MoeOp, ScheduleOp, Touch, buffer_of
 from lane_mlir.dialects.tg import ArgumentKind, Numerics, TargetAttr
 
 POISON = 0xFF
@@ -40,15 +40,19 @@ _ROUNDING = {DType.F32: 0.0, DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.I32
 class LaunchCheck:
     """The launches of one program, against those of the CPU target for the same schedule and weights."""
 
-    def __init__(self, program: CudaProgram, memory: Memory, regions: Sequence[tuple[int, int]]):
-        """`memory`: of the CPU target. `regions`: where the card has the state that the program shares with others."""
-        self._program, self._gpu = program, program.gpu
-        self._cpu = CpuProgram(program.schedule, memory)
-        target = program.schedule.target
+    def __init__(self, program: CudaProgram, schedule: ScheduleOp, memory: Memory, regions: Sequence[tuple[int, int]]):
+        """
+        `schedule` is what the program was made from. `memory`: of the CPU target. `regions`: where the card has the
+        state that the program shares with others.
+        """
+        self._program, self._gpu, self._schedule = program, program.gpu, schedule
+        self._cpu = CpuProgram(schedule, memory)
+        target = schedule.target
         self._numerics: Numerics = (target if target is not None else TargetAttr()).numerics.data
-        self._kernels: Mapping[LaunchOp, list[BoundKernel]] = {
-            launch: list(bound) for launch, bound in groupby(program.launches, key=lambda bound: bound.use.launch)
-        }
+        self._lowering = Lowering(schedule, program.gpu.chip)
+        self._kernels: dict[LaunchOp, list[BoundKernel]] = {}
+        for use, bound in zip(self._lowering.unit.uses, program.launches, strict=True):
+            self._kernels.setdefault(use.launch, []).append(bound)
         self._scratch = program.placement.regions
         self._slow = SlowPredecessor(self._gpu, [*self._scratch, program.placement.counters, *regions])
         self._made: list[list[Bytes]] = []
@@ -76,9 +80,10 @@ class LaunchCheck:
 
     def _cases(self, where: str) -> Iterator[tuple[LaunchOp, str]]:
         numbers = Counter[str]()
-        for launch in self._program.schedule.launches():
-            if launch in self._kernels:
-                kernel = self._kernels[launch][-1].use.kernel.name
+        names = {use.launch: use.kernel.name for use in self._lowering.unit.uses}
+        for launch in self._schedule.launches():
+            if launch in names:
+                kernel = names[launch]
                 yield launch, f"{where} {kernel}.{numbers[kernel]}"
                 numbers[kernel] += 1
 
@@ -87,12 +92,14 @@ class LaunchCheck:
     def _fill_inputs(self, position: int) -> None:
         """Random tokens, caches that are NaN from the position on, random state."""
         rng = np.random.default_rng((11, position))
-        cpu, limits = self._cpu, self._program.limits
+        cpu = self._cpu
+        parts = [part for launch in self._schedule.launches() for part in launch.parts()]
+        vocabulary = vocabularies(parts)
         cpu.buffers.poison()
         for op, array in cpu.arguments:
             kind = op.role.kind.data if op.role is not None else None
             if kind is ArgumentKind.TOKEN:
-                tokens = limits.vocabulary.get(op.holder(Touch.PLAIN)[0], 1)
+                tokens = vocabulary.get(op.holder(Touch.PLAIN)[0], 1)
                 array[:] = rng.integers(tokens, size=array.size)
             elif kind is ArgumentKind.POSITION:
                 array[:] = position
@@ -132,7 +139,7 @@ class LaunchCheck:
         if not error.is_fault:
             return error
         bound = self._kernels[launch][-1]
-        return fault(self._program.schedule, bound.use, bound.launch, error)
+        return fault(self._program.executable.name, bound.call, bound.launch, error)
 
     def _upload(self, launch: LaunchOp) -> None:
         stream = self._gpu.compute
@@ -148,9 +155,8 @@ class LaunchCheck:
             stream.upload(self._address(held, form), self._bytes(held, form))
 
     def _address(self, held: BufferOp, form: Touch) -> int:
-        if form is Touch.PLAIN:
-            return self._program.placement.plain(held)
-        return self._program.placement.quantized(held)[1]
+        place = self._lowering.plain(held) if form is Touch.PLAIN else self._lowering.quantized(held)
+        return self._program.placement.address(place)
 
     def _bytes(self, held: BufferOp, form: Touch) -> HostArray:
         """A form of a buffer as the card has it, with the values of the CPU target."""

@@ -79,7 +79,8 @@ class ModelCheck:
             return
         device = self._step.device
         assert isinstance(device, CudaDevice)
-        check = LaunchCheck(program, Memory(self._step.checkpoint), device.state.regions)
+        schedule = self._step.compiled(rows, "all").schedule
+        check = LaunchCheck(program, schedule, Memory(self._step.checkpoint), device.state.regions)
         for position in (0, CONTEXT // 2 - 1 if rows < CONTEXT // 2 else CONTEXT - rows):
             check.run(reporter, f"{case} at {position}", position)
 

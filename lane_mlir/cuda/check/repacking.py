@@ -7,14 +7,12 @@ import time
 import numpy as np
 
 from lane_mlir.checkpoint import Tensor
-from lane_mlir.cpu import Memory
 from lane_mlir.cuda.check.reporter import Measured, Reporter
 from lane_mlir.cuda.layout import LAYOUTS, layout
 from lane_mlir.cuda.repack import repack
 from lane_mlir.cuda.runtime.gpu import Bytes, Gpu
 from lane_mlir.cuda.runtime.weights import GivenTensors, Stored, Weight, Weights
-from lane_mlir.dialects.launch import StoredTensor, TensorAttr
-from lane_mlir.formats import Format
+from lane_mlir.formats import Format, StoredTensor
 
 ROWS, K = 96, 2304
 LARGE = (32768, 4096)
@@ -31,8 +29,8 @@ def check_repacking(reporter: Reporter, gpu: Gpu) -> None:
 
 def _check(gpu: Gpu, fmt: Format, rows: int, k: int) -> Measured:
     data = np.random.default_rng(9).integers(0, 256, (rows, k // fmt.values * fmt.bytes), dtype=np.uint8)
-    weights = Weights(gpu, GivenTensors({"w": Tensor("w", (rows, k), fmt, 0, data)}), Memory({}))
-    weight = Weight(TensorAttr(StoredTensor("w", fmt)), (rows, k), Stored.PLANES, 0, rows * k)
+    weights = Weights(gpu, GivenTensors({"w": Tensor("w", (rows, k), fmt, 0, data)}))
+    weight = Weight(StoredTensor("w", fmt), (rows, k), Stored.PLANES, 0, rows * k)
     arrival = weights.expect([weight])
     arrival.slab.allocate(gpu)
     started = time.perf_counter()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from lane_mlir.checkpoint import Checkpoint
-from lane_mlir.cpu import Memory
-from lane_mlir.cuda.printer import print_unit
 from lane_mlir.cuda.runtime.cuda_gpu import open_gpu
 from lane_mlir.cuda.runtime.errors import DriverError, OutOfMemory, too_large
+from lane_mlir.cuda.runtime.executable import Executable
 from lane_mlir.cuda.runtime.faults import History, find
 from lane_mlir.cuda.runtime.gpu import Gpu
 from lane_mlir.cuda.runtime.options import Options
@@ -19,8 +19,10 @@ from lane_mlir.cuda.runtime.program import CudaProgram
 from lane_mlir.cuda.runtime.state import State
 from lane_mlir.cuda.runtime.weights import Tensors, Weights
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.launch import ScheduleOp
 from lane_mlir.runtime.device import Progress, silent
+
+if TYPE_CHECKING:
+    from lane_mlir.dialects.launch import ScheduleOp
 
 
 class CudaDevice:
@@ -44,12 +46,11 @@ class CudaDevice:
         self.options = Options.from_environment() if options is None else options
         self.gpu: Gpu = open_gpu() if gpu is None else gpu
         self._tensors, self._progress = tensors, progress
-        tables = Memory(tensors if isinstance(tensors, Checkpoint) else {})
-        self.weights = Weights(self.gpu, tensors, tables)
+        self.weights = Weights(self.gpu, tensors)
         self.state = State(self.gpu)
         self.history = History()
         """What was done since the state was zero."""
-        self._schedules: list[ScheduleOp] = []
+        self._steps: list[Executable] = []
         self.loaded_bytes = 0
         """Bytes of weights that were copied from the host."""
         self.loading_seconds = 0.0
@@ -60,18 +61,28 @@ class CudaDevice:
 
     def compile(self, schedule: ScheduleOp) -> CudaProgram:
         """
-        Make a planned schedule ready to run: print and compile its kernels, load the weights that are not there yet.
+        Make a planned schedule ready to run: print its kernels, and `prepare` the step.
 
-        Raises: LaneError for a launch that no kernel runs, and for a step that does not fit into device memory.
+        Raises: LaneError for a launch that no kernel runs, and as `prepare`.
         """
-        unit = print_unit(schedule, self.gpu.chip)
-        placement = Placement(schedule, unit, self.weights, self.state)
+        # What is kept needs no compiler.
+        from lane_mlir.cuda.lowering import Lowering
+
+        return self.prepare(Lowering(schedule, self.gpu.chip).executable)
+
+    def prepare(self, executable: Executable) -> CudaProgram:
+        """
+        Make a compiled step ready to run: compile its kernels, load the weights that are not there yet.
+
+        Raises: LaneError for a step that does not fit into device memory.
+        """
+        placement = Placement(executable, self.weights, self.state)
         self._allocate(placement)
         self._load(placement)
-        ordinal = len(self._schedules)
-        self._schedules.append(schedule)
+        ordinal = len(self._steps)
+        self._steps.append(executable)
         with self.reporting():
-            return CudaProgram(self, schedule, unit, placement, ordinal)
+            return CudaProgram(self, executable, placement, ordinal)
 
     def reset(self) -> None:
         """Set all state to zero: nothing has been read yet."""
@@ -90,7 +101,7 @@ class CudaDevice:
     def _explained(self, error: DriverError) -> LaneError:
         if not error.is_fault or not isinstance(self._tensors, Checkpoint):
             return error
-        found = find(str(self._tensors.path), self._schedules, self.history)
+        found = find(str(self._tensors.path), self._steps, self.history)
         if found is not None:
             return LaneError(found)
         return LaneError(

@@ -15,37 +15,26 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lane_mlir.cpu.buffers import describe
-from lane_mlir.cuda.printer import BufferArgument, Use
 from lane_mlir.cuda.runtime.errors import DriverError, KernelFault
+from lane_mlir.cuda.runtime.executable import Call, Executable
 from lane_mlir.cuda.runtime.gpu import KernelLaunch
-from lane_mlir.dialects.launch import ScheduleOp, buffer_of
 
 SECONDS = 120
 """How long the other process may take."""
 
 
-def fault(schedule: ScheduleOp, use: Use, launch: KernelLaunch, error: DriverError) -> KernelFault:
+def fault(step: str, call: Call, launch: KernelLaunch, error: DriverError) -> KernelFault:
     """The error for a kernel of a step that failed: its launch, what that was made from, and its buffers."""
     shape = " x ".join(map(str, launch.grid))
-    rules = f" by {', '.join(use.launch.rules.data)}" if use.launch.rules.data else ""
-    arguments = ", ".join(
-        _argument(argument, address) for argument, address in zip(use.arguments, launch.arguments, strict=True)
-    )
+    arguments = ", ".join(_argument(name, address) for name, address in zip(call.names, launch.arguments, strict=True))
     return KernelFault(
-        f"{error.code} in the kernel {use.symbol} of @{schedule.sym_name.data}, which runs "
-        f"{describe(use.launch)}{rules} in {shape} blocks of {launch.block} threads with {launch.shared} bytes of "
-        f"shared memory; its buffers: {arguments}"
+        f"{error.code} in the kernel {call.kernel} of @{step}, which runs {call.origin} in {shape} blocks of "
+        f"{launch.block} threads with {launch.shared} bytes of shared memory; its buffers: {arguments}"
     )
 
 
-def _argument(argument: object, address: object) -> str:
-    where = f"at {address:#x}" if isinstance(address, int) else str(address)
-    if not isinstance(argument, BufferArgument):
-        return f"scratch {where}"
-    buffer = buffer_of(argument.value)
-    shape = "x".join(map(str, buffer.shape.data))
-    return f'{argument.name} = "{buffer.label.data}" {buffer.dtype.data}[{shape}] {where}'
+def _argument(name: str, address: object) -> str:
+    return f"{name} at {address:#x}" if isinstance(address, int) else f"{name} {address}"
 
 
 @dataclass
@@ -77,14 +66,14 @@ class History:
         self.done.clear()
 
 
-def find(checkpoint: str, schedules: Sequence[ScheduleOp], history: History) -> str | None:
+def find(checkpoint: str, steps: Sequence[Executable], history: History) -> str | None:
     """
-    Do in another process, one kernel at a time, what was done with the programs of some schedules; the message of the
-    fault that it meets, None if it meets none.
+    Do in another process, one kernel at a time, what was done with the programs of some steps; the message of the fault
+    that it meets, None if it meets none.
     """
     record = {
         "checkpoint": checkpoint,
-        "schedules": [str(schedule) for schedule in schedules],
+        "steps": [step.json() for step in steps],
         "history": [asdict(ran) for ran in history.done],
     }
     with tempfile.TemporaryDirectory() as folder:

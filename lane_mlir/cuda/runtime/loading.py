@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from lane_mlir.cpu import Memory
 from lane_mlir.cuda.layout import MAX_PLANES, layout
-from lane_mlir.cuda.printer.repacking import REPACK_THREADS, REPACK_UNIT, print_repacking, repack_kernel
 from lane_mlir.cuda.runtime.errors import DriverError
 from lane_mlir.cuda.runtime.gpu import Bytes, Event, Gpu, HostArray, KernelHandle, KernelLaunch, Signature, Slab, Source
-from lane_mlir.dialects.launch import TensorAttr
-from lane_mlir.formats import Format
+from lane_mlir.cuda.runtime.repacking import REPACK_THREADS, REPACK_UNIT, print_repacking, repack_kernel
+from lane_mlir.formats import Format, StoredTensor
+from lane_mlir.rope import RopeTable, rope_tables
 
 if TYPE_CHECKING:
     from lane_mlir.checkpoint import Tensor
@@ -64,8 +63,8 @@ class Slot:
 class Loader:
     """Loads weights, `with` which it holds its buffers; what was loaded is there when it ends."""
 
-    def __init__(self, gpu: Gpu, tensors: Tensors, tables: Memory, weights: Sequence[Weight]):
-        self._gpu, self._tensors, self._tables = gpu, tensors, tables
+    def __init__(self, gpu: Gpu, tensors: Tensors, weights: Sequence[Weight]):
+        self._gpu, self._tensors = gpu, tensors
         self._formats = sorted({weight.format for weight in weights if weight.is_repacked})
         self._staged = min(STAGING_BYTES, max((weight.copied for weight in weights), default=0))
         self._threads = min(_THREADS, os.cpu_count() or 1)
@@ -98,11 +97,11 @@ class Loader:
 
     def pieces(self, weight: Weight) -> Iterator[Piece]:
         """A weight in pieces that fit a pinned buffer."""
-        constant = weight.constant
-        if not isinstance(constant, TensorAttr):
-            yield from self._in_pieces(self._tables.constant(constant, weight.shape))
+        source = weight.source
+        if not isinstance(source, StoredTensor):
+            yield from self._in_pieces(self._rope_table(source, *weight.shape))
             return
-        tensor = self._tensors.tensor(constant.data.name)
+        tensor = self._tensors.tensor(source.name)
         match str(weight.stored):
             case "columns":
                 values = tensor.values().reshape(weight.shape)
@@ -113,6 +112,13 @@ class Loader:
                 yield from self._blocks(weight, tensor)
             case _:
                 yield from self._in_pieces(tensor.data)
+
+    def _rope_table(self, table: RopeTable, positions: int, half: int) -> HostArray:
+        factors = None
+        if table.factors is not None:
+            factors = tuple(map(float, self._tensors.tensor(table.factors.name).values().reshape(-1)))
+        cos, sin = rope_tables(table.scaling, positions, half, factors)
+        return cos if table.which == "cos" else sin
 
     def _in_pieces(self, array: HostArray) -> Iterator[Piece]:
         data = array.reshape(-1).view(np.uint8)

@@ -1,29 +1,24 @@
-"""A planned schedule on a GPU."""
+"""A compiled step on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lane_mlir.cpu.memory import DTYPES
-from lane_mlir.cuda.printer import Unit, Use
-from lane_mlir.cuda.printer.kernel import Argument
 from lane_mlir.cuda.runtime.ahead import RunAhead
 from lane_mlir.cuda.runtime.errors import DriverError
+from lane_mlir.cuda.runtime.executable import Call, Executable, KernelForm, NumbersArgument, Place, Region
 from lane_mlir.cuda.runtime.faults import Ran, fault
-from lane_mlir.cuda.runtime.gpu import Graph, KernelHandle, KernelLaunch, Signature, Source
-from lane_mlir.cuda.runtime.limits import Limits, parameters
+from lane_mlir.cuda.runtime.gpu import Graph, KernelHandle, KernelLaunch, Source
+from lane_mlir.cuda.runtime.limits import Limits
 from lane_mlir.cuda.runtime.placement import Placement
-from lane_mlir.cuda.runtime.state import sequence_of
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.launch import ArgMaxOp, BufferOp, LaunchOp, ScheduleOp, Touch, buffer_of
-from lane_mlir.dialects.tg import ArgumentKind
-from lane_mlir.eval import Indices
 from lane_mlir.runtime.device import NEXT_ID
 
 if TYPE_CHECKING:
@@ -35,43 +30,23 @@ SMALL = 4096
 
 @dataclass(frozen=True)
 class BoundKernel:
-    """A kernel of the unit with the buffers of one launch, ready to be launched."""
+    """A kernel launch of a step, with addresses: ready to be launched."""
 
-    use: Use
+    call: Call
     launch: KernelLaunch
 
 
-def unit_source(unit: Unit, name: str) -> Source:
-    """A printed unit as it is loaded."""
-    kernels = {
-        use.symbol: Signature(tuple(f"{a.c_type}*" for a in use.arguments), use.kernel.shared) for use in unit.uses
-    }
-    return Source(name, unit.text, kernels)
-
-
-def bind(
-    unit: Unit,
-    kernels: Mapping[str, KernelHandle],
-    address: Callable[[LaunchOp, Argument], int],
-    *,
-    pdl: bool = True,
-) -> list[BoundKernel]:
-    """Every kernel launch of a unit, in order; `address(launch, argument)` says where each argument is."""
-    return [
-        BoundKernel(
-            use,
-            KernelLaunch(
-                kernels[use.symbol],
-                use.kernel.grid,
-                use.kernel.block,
-                tuple(address(use.launch, argument) for argument in use.arguments),
-                use.kernel.shared,
-                pdl=pdl and use.kernel.pdl,
-                cooperative=use.kernel.cooperative,
-            ),
-        )
-        for use in unit.uses
-    ]
+def bind(kernel: KernelHandle, form: KernelForm, arguments: Iterable[int], *, pdl: bool = True) -> KernelLaunch:
+    """A launch of a kernel on the addresses of its arguments; `pdl`: launches may overlap, if this one can."""
+    return KernelLaunch(
+        kernel,
+        form.grid,
+        form.block,
+        tuple(arguments),
+        form.shared,
+        pdl=pdl and form.pdl,
+        cooperative=form.cooperative,
+    )
 
 
 @dataclass
@@ -91,16 +66,15 @@ class CudaProgram:
     first sequences, until `select` says otherwise.
     """
 
-    def __init__(self, device: CudaDevice, schedule: ScheduleOp, unit: Unit, placement: Placement, ordinal: int):
-        self.schedule, self.unit, self.placement = schedule, unit, placement
+    def __init__(self, device: CudaDevice, executable: Executable, placement: Placement, ordinal: int):
+        self.executable, self.placement = executable, placement
         self.gpu, self.options = device.gpu, device.options
-        self.limits = Limits.of(schedule)
-        self._kernels = self.gpu.load(unit_source(unit, f"{schedule.sym_name.data}.cu"))
+        self.limits = Limits(executable.rows, executable.positions)
+        signatures = {symbol: form.signature for symbol, form in executable.kernels.items()}
+        self._kernels = self.gpu.load(Source(f"{executable.name}.cu", executable.text, signatures))
         self._state, self._reporting = device.state, device.reporting
         self._history, self._ordinal = device.history, ordinal
-        self._tokens = parameters(schedule, ArgumentKind.TOKEN)
-        self._positions = parameters(schedule, ArgumentKind.POSITION)
-        self._advanced = list(_advanced(schedule))
+        self._tokens, self._positions = executable.token_arguments, executable.position_arguments
         self._sequence = 0
         self._bound: dict[int, Bound] = {}
         self._moves = self._state.moves
@@ -110,8 +84,7 @@ class CudaProgram:
         """Run from now on for a sequence of the state (and, if the step has several, those after it)."""
         if sequence < 0:
             raise LaneError(f"sequence {sequence} is selected, expected at least 0")
-        arguments = [op for op in self.schedule.buffers() if op.is_argument]
-        self._state.reserve(sequence + 1 + max(map(sequence_of, arguments), default=0))
+        self._state.reserve(sequence + self.executable.sequences)
         self._sequence = sequence
         self._fetched.clear()
         self._history.add(Ran(self._ordinal, selected=sequence))
@@ -123,10 +96,15 @@ class CudaProgram:
             self._bound.clear()
             self._moves = self._state.moves
         if self._sequence not in self._bound:
-            address = partial(self.placement.address, sequence=self._sequence)
-            pdl = self.options.pdl and self.gpu.chip.programmatic_launch
-            self._bound[self._sequence] = Bound(bind(self.unit, self._kernels, address, pdl=pdl))
+            self._bound[self._sequence] = Bound([self._bind(call) for call in self.executable.calls])
         return self._bound[self._sequence]
+
+    def _bind(self, call: Call) -> BoundKernel:
+        form, pdl = self.executable.kernels[call.kernel], self.options.pdl and self.gpu.chip.programmatic_launch
+        return BoundKernel(call, bind(self._kernels[call.kernel], form, map(self._address, call.places), pdl=pdl))
+
+    def _address(self, place: Place) -> int:
+        return self.placement.address(place, self._sequence)
 
     @property
     def launches(self) -> Sequence[BoundKernel]:
@@ -143,18 +121,19 @@ class CudaProgram:
         what is no whole number.
         """
         given = np.asarray(tokens).reshape(-1)
-        rows = sum(op.length for op in self._tokens)
+        counts = [self._numbers(tokens).size for tokens in self._tokens]
+        rows = sum(counts)
         if len(given) != rows:
             raise LaneError(f"{len(given)} tokens are given to a step of {rows} rows")
         if given.dtype.kind not in "iu":
             raise LaneError(f"tokens are given as {given.dtype}, expected whole numbers")
-        for op, part in zip(self._tokens, np.split(given, np.cumsum([op.length for op in self._tokens])), strict=False):
-            self._check_tokens(op, part)
-            self._put(op, part.astype(np.int32))
+        for argument, part in zip(self._tokens, np.split(given, np.cumsum(counts)), strict=False):
+            self._check_tokens(argument, part)
+            self._put(argument, part.astype(np.int32))
         self._history.add(Ran(self._ordinal, tokens=given.tolist()))
 
-    def _check_tokens(self, op: BufferOp, tokens: NDArray[Any]) -> None:
-        vocabulary = self.limits.vocabulary.get(op.holder(Touch.PLAIN)[0])
+    def _check_tokens(self, argument: NumbersArgument, tokens: NDArray[Any]) -> None:
+        vocabulary = argument.vocabulary
         if vocabulary is None:
             return
         wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
@@ -169,40 +148,42 @@ class CudaProgram:
 
         Raises: LaneError for a position that leaves no room for the step's rows.
         """
-        op, index = self._position_of(sequence)
+        argument, index = self._position_of(sequence)
         self.limits.check_position(position)
-        numbers = self._numbers(op).copy()
+        numbers = self._numbers(argument).copy()
         numbers[index] = position
-        self._put(op, numbers)
+        self._put(argument, numbers)
         self._history.add(Ran(self._ordinal, position=position, sequence=sequence))
 
     @property
     def sequences(self) -> int:
         """Sequences of which it runs a step."""
-        return sum(op.length for op in self._positions)
+        return sum(self._numbers(argument).size for argument in self._positions)
 
     @property
     def position(self) -> int:
         """The position of the next run, in the first sequence."""
-        op, index = self._position_of(0)
-        return self._numbers(op).item(index)
+        argument, index = self._position_of(0)
+        return self._numbers(argument).item(index)
 
-    def _position_of(self, sequence: int) -> tuple[BufferOp, int]:
+    def _position_of(self, sequence: int) -> tuple[NumbersArgument, int]:
         """Where the position of a sequence is: of several sequences, an array may hold each one's, or all."""
         rest = sequence
-        for op in self._positions:
-            if 0 <= rest < op.length:
-                return op, rest
-            rest -= op.length
+        for argument in self._positions:
+            count = self._numbers(argument).size
+            if 0 <= rest < count:
+                return argument, rest
+            rest -= count
         raise LaneError(f"the step has no position of sequence {sequence}")
 
-    def _numbers(self, op: BufferOp) -> Indices:
-        return self._state.numbers(op, self._sequence)
+    def _numbers(self, argument: NumbersArgument) -> NDArray[np.int32]:
+        return self._state.numbers(self.executable.state[argument.array], self._sequence + argument.sequence)
 
-    def _put(self, op: BufferOp, numbers: Indices) -> None:
-        self._numbers(op)[:] = numbers
+    def _put(self, argument: NumbersArgument, numbers: NDArray[np.int32]) -> None:
+        self._numbers(argument)[:] = numbers
+        place = Place(Region.STATE, 0, argument.array, argument.sequence)
         with self._reporting():
-            self.gpu.compute.upload(self.placement.plain(op, self._sequence), numbers)
+            self.gpu.compute.upload(self._address(place), numbers)
 
     # Running.
 
@@ -251,7 +232,7 @@ class CudaProgram:
             except DriverError as error:
                 if not error.is_fault:
                     raise
-                raise fault(self.schedule, bound.use, bound.launch, error) from error
+                raise fault(self.executable.name, bound.call, bound.launch, error) from error
 
     def continued(self, count: int) -> Iterator[Sequence[int]]:
         """
@@ -263,13 +244,13 @@ class CudaProgram:
 
         Raises: LaneError for a step that does not move on by itself.
         """
-        if not self._advanced:
-            raise LaneError(f"the step @{self.schedule.sym_name.data} does not move token and position on by itself")
-        rooms = (self.limits.room(int(position)) for op in self._positions for position in self._numbers(op))
+        if not any(argument.advanced for argument in self._positions):
+            raise LaneError(f"the step @{self.executable.name} does not move token and position on by itself")
+        rooms = (self.limits.room(int(at)) for argument in self._positions for at in self._numbers(argument))
         return self._continued(min([count, *(room for room in rooms if room is not None)]))
 
     def _continued(self, count: int) -> Iterator[Sequence[int]]:
-        ids = range(NEXT_ID, len(self.schedule.outputs()))
+        ids = range(NEXT_ID, len(self.executable.outputs))
         if self.options.checked or not self.options.graphs:
             for _ in range(count):
                 self.run()
@@ -277,8 +258,7 @@ class CudaProgram:
             return
         step = self.bound
         if step.ahead is None:
-            buffers = (buffer_of(self.schedule.outputs()[index]) for index in ids)
-            addresses = [self.placement.plain(buffer, self._sequence) for buffer in buffers]
+            addresses = [self._address(self.executable.outputs[index].place) for index in ids]
             step.ahead = RunAhead(self.gpu, [bound.launch for bound in step.launches], addresses, self.options)
         with self._reporting():
             yield from step.ahead.run(count, self._queued)
@@ -288,16 +268,17 @@ class CudaProgram:
         self._advance(steps)
 
     def _check_positions(self) -> None:
-        for op in self._positions:
-            for position in self._numbers(op):
+        for argument in self._positions:
+            for position in self._numbers(argument):
                 self.limits.check_position(int(position))
 
     def _advance(self, steps: int) -> None:
         """What the device does with positions when steps run; what outputs were is gone."""
         self._fetched.clear()
-        for op in self._advanced:
-            numbers = self._numbers(op)
-            numbers += steps
+        for argument in self._positions:
+            if argument.advanced:
+                numbers = self._numbers(argument)
+                numbers += steps
 
     # What comes out.
 
@@ -312,8 +293,7 @@ class CudaProgram:
             wanted = dict.fromkeys([index, *small])
             with self._reporting():
                 for i in wanted:
-                    buffer = buffer_of(self.schedule.outputs()[i])
-                    self.gpu.compute.download(self._arrays[i], self.placement.plain(buffer, self._sequence))
+                    self.gpu.compute.download(self._arrays[i], self._address(self.executable.outputs[i].place))
                 self.gpu.compute.sync()
             self._fetched.update(wanted)
         return self._arrays[index]
@@ -322,17 +302,8 @@ class CudaProgram:
     def _arrays(self) -> Sequence[NDArray[Any]]:
         """Where outputs are on the host."""
         found: list[NDArray[Any]] = []
-        for buffer in map(buffer_of, self.schedule.outputs()):
-            dtype = np.dtype(DTYPES[buffer.dtype.data])
-            memory = self.gpu.pinned(buffer.length * dtype.itemsize)
-            found.append(memory.view(dtype).reshape(buffer.shape.data))
+        for output in self.executable.outputs:
+            dtype = np.dtype(output.dtype)
+            memory = self.gpu.pinned(prod(output.shape) * dtype.itemsize)
+            found.append(memory.view(dtype).reshape(output.shape))
         return found
-
-
-def _advanced(schedule: ScheduleOp) -> Iterator[BufferOp]:
-    """The positions that a run moves on."""
-    for launch in schedule.launches():
-        for part in launch.parts():
-            if isinstance(part, ArgMaxOp) and (advance := part.advance) is not None:
-                buffer = buffer_of(advance[1])
-                yield from buffer.parts() or [buffer]

@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from xdsl.parser import Parser
 
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.cuda.runtime.device import CudaDevice
 from lane_mlir.cuda.runtime.errors import KernelFault
+from lane_mlir.cuda.runtime.executable import executable_of
 from lane_mlir.cuda.runtime.faults import FOUND, Ran
 from lane_mlir.cuda.runtime.options import Options
-from lane_mlir.dialects.launch import ScheduleOp
-from lane_mlir.runtime.compilation import module_context
 
 
 def replay(record: Mapping[str, Any]) -> None:
     """Raises KernelFault if a kernel fails."""
     device = CudaDevice(Checkpoint.open(record["checkpoint"]), options=Options(checked=True))
-    programs = [device.compile(parsed(text)) for text in record["schedules"]]
+    programs = [device.prepare(executable_of(text)) for text in record["steps"]]
     for ran in (Ran(**entry) for entry in record["history"]):
         program = programs[ran.program]
         if ran.selected is not None:
@@ -34,14 +32,6 @@ def replay(record: Mapping[str, Any]) -> None:
             program.set_position(ran.position, ran.sequence)
         for _ in range(ran.steps):
             program.run()
-
-
-def parsed(text: str) -> ScheduleOp:
-    module = Parser(module_context(), text).parse_module()
-    schedule = module.body.block.first_op
-    assert isinstance(schedule, ScheduleOp)
-    schedule.detach()
-    return schedule
 
 
 def main() -> int:

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lane_mlir.cpu.memory import StateKey
+from lane_mlir.cuda.runtime.executable import StateArray
 from lane_mlir.cuda.runtime.gpu import Gpu, Slab
-from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.launch import BufferOp, DType
-from lane_mlir.eval import Indices
-
-
-def key_of(argument: BufferOp) -> StateKey:
-    """The array that an argument of a step is, whichever sequence it is of."""
-    key = StateKey.of(argument.role, argument.label.data, argument.shape.data, argument.dtype.data)
-    return replace(key, sequence=0)
-
-
-def sequence_of(argument: BufferOp) -> int:
-    """The step's sequence that an argument is of."""
-    return argument.role.sequence.data if argument.role is not None else 0
-
-
-def size_of(key: StateKey) -> int:
-    """Bytes of the array of one sequence."""
-    return prod(key.shape) * key.dtype.bytes
 
 
 @dataclass(frozen=True)
@@ -36,7 +17,7 @@ class NewState:
     """Arrays that are to come, with the place of each in one allocation, for so many sequences."""
 
     slab: Slab
-    offsets: Mapping[StateKey, int]
+    offsets: Mapping[StateArray, int]
     sequences: int
 
 
@@ -53,39 +34,39 @@ class State:
 
     def __init__(self, gpu: Gpu):
         self._gpu = gpu
-        self._addresses: dict[StateKey, int] = {}
-        self._numbers: dict[StateKey, Indices] = {}
+        self._addresses: dict[StateArray, int] = {}
+        self._numbers: dict[StateArray, NDArray[np.int32]] = {}
         self._slabs: list[Slab] = []
         self.sequences = 1
         """Sequences that there is room for."""
         self.moves = 0
 
-    def expect(self, arguments: Iterable[BufferOp], sequences: int) -> NewState:
+    def expect(self, arrays: Iterable[StateArray], sequences: int) -> NewState:
         """Reserve room for the arrays that are not there yet; for all of them, if there are to be more sequences."""
         sequences = max(sequences, self.sequences)
-        wanted = dict.fromkeys(key_of(argument) for argument in arguments)
+        wanted = dict.fromkeys(arrays)
         if sequences > self.sequences:
             wanted = dict.fromkeys([*self._addresses, *wanted])
         else:
-            wanted = dict.fromkeys(key for key in wanted if key not in self._addresses)
+            wanted = dict.fromkeys(array for array in wanted if array not in self._addresses)
         slab = Slab()
-        return NewState(slab, {key: slab.reserve(size_of(key) * sequences) for key in wanted}, sequences)
+        return NewState(slab, {array: slab.reserve(array.size * sequences) for array in wanted}, sequences)
 
     def add(self, new: NewState) -> None:
         """Take over arrays whose slab is allocated: zero, but for what they held where they were before."""
         stream = self._gpu.compute
         stream.fill(new.slab.address, new.slab.size, 0)
         moved = new.sequences > self.sequences
-        for key, offset in new.offsets.items():
+        for array, offset in new.offsets.items():
             address = new.slab.address + offset
-            if key in self._addresses:
-                stream.copy(address, self._addresses[key], size_of(key) * self.sequences)
-            self._addresses[key] = address
-            if key.dtype is DType.I32:
-                numbers = np.zeros((new.sequences, prod(key.shape)), np.int32)
-                if (old := self._numbers.get(key)) is not None:
+            if array in self._addresses:
+                stream.copy(address, self._addresses[array], array.size * self.sequences)
+            self._addresses[array] = address
+            if array.dtype == "int32":
+                numbers = np.zeros((new.sequences, array.count), np.int32)
+                if (old := self._numbers.get(array)) is not None:
                     numbers[: len(old)] = old
-                self._numbers[key] = numbers
+                self._numbers[array] = numbers
         if moved:
             # What is freed is still copied from: the device frees it in order.
             self._slabs.clear()
@@ -100,22 +81,13 @@ class State:
             new.slab.allocate(self._gpu)
             self.add(new)
 
-    def address(self, held: BufferOp, sequence: int) -> int:
-        """
-        The array of a parameter or state buffer, which may hold those of several sequences, for a step that runs from a
-        sequence on. Raises LaneError for one that does not hold those of sequences in their order.
-        """
-        parts = list(held.parts()) or [held]
-        first, of = parts[0], [sequence_of(part) for part in parts]
-        whole = held.length == len(parts) * first.length
-        if parts != [held] and (of != list(range(of[0], of[0] + len(of))) or not whole):
-            raise LaneError(f'buffer "{held.label.data}" does not hold one array of each sequence, in order')
-        key = key_of(first)
-        return self._addresses[key] + (sequence + of[0]) * size_of(key)
+    def address(self, array: StateArray, sequence: int) -> int:
+        """The array of a sequence."""
+        return self._addresses[array] + sequence * array.size
 
-    def numbers(self, argument: BufferOp, sequence: int) -> Indices:
-        """The host's copy of an argument of whole numbers, flat, for a step that runs from a sequence on."""
-        return self._numbers[key_of(argument)][sequence + sequence_of(argument)]
+    def numbers(self, array: StateArray, sequence: int) -> NDArray[np.int32]:
+        """The host's copy of an array of whole numbers, flat, of a sequence."""
+        return self._numbers[array][sequence]
 
     def reset(self) -> None:
         """Set everything to zero."""

@@ -6,17 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from xdsl.ir import Attribute
 from xdsl.utils.str_enum import StrEnum
 
 from lane_mlir.checkpoint import Tensor
-from lane_mlir.cpu import Memory
 from lane_mlir.cuda.layout import layout
 from lane_mlir.cuda.runtime.gpu import Gpu, Slab
 from lane_mlir.cuda.runtime.loading import Loader
 from lane_mlir.diagnostics import LaneError, unknown
-from lane_mlir.dialects.launch import BufferOp, DType, TensorAttr, Touch
-from lane_mlir.formats import Format
+from lane_mlir.formats import Format, StoredTensor
+from lane_mlir.rope import RopeTable
 
 
 class Tensors(Protocol):
@@ -59,7 +57,7 @@ class Weight:
     rows that it is for.
     """
 
-    constant: Attribute
+    source: StoredTensor | RopeTable
     shape: tuple[int, ...]
     """Of the whole constant."""
     stored: Stored
@@ -70,7 +68,7 @@ class Weight:
     @property
     def format(self) -> Format:
         """How the values are stored: in the checkpoint, and as planes on the device too."""
-        return self.constant.data.format if isinstance(self.constant, TensorAttr) else Format.F32
+        return self.source.format if isinstance(self.source, StoredTensor) else Format.F32
 
     @property
     def is_repacked(self) -> bool:
@@ -90,40 +88,6 @@ class Weight:
         return self.length // self.format.values * self.format.bytes if self.is_repacked else self.size
 
 
-def weight_of(buffer: BufferOp, c_type: str) -> tuple[Weight, int]:
-    """
-    What a pointer of a type in CUDA C to a constant, or into one, reads: the weight, and the pointer's offset in it in
-    bytes. `const u8` points to planes, everything else to values.
-
-    Raises: LaneError for a constant that cannot be read so.
-    """
-    held, start, stop = buffer.holder(Touch.PLAIN)
-    assert held.constant is not None
-    if held.dtype.data is not DType.F32:
-        raise LaneError(f'constant buffer "{held.label.data}" is of type {held.dtype.data}, expected f32')
-    if held.transposed is None:
-        if c_type.removeprefix("const ") == "u8":
-            return _planes(held, start, stop)
-        return Weight(held.constant, held.shape.data, Stored.VALUES, 0, held.length), 4 * start
-    if (start, stop) != (0, held.length):
-        raise LaneError(f'buffer "{buffer.label.data}" is part of "{held.label.data}", which is stored by columns')
-    return Weight(held.constant, held.shape.data, Stored.COLUMNS, 0, held.length), 0
-
-
-def _planes(held: BufferOp, start: int, stop: int) -> tuple[Weight, int]:
-    constant, shape = held.constant, held.shape.data
-    if not isinstance(constant, TensorAttr):
-        raise LaneError(f'buffer "{held.label.data}" is read as a weight in a format, and holds {constant}')
-    fmt = constant.data.format
-    if not fmt.is_block:
-        return Weight(constant, shape, Stored.PLANES, 0, held.length), start * fmt.bytes
-    if start % fmt.values or stop % fmt.values:
-        raise LaneError(
-            f'elements {start} to {stop} of "{held.label.data}" are no whole blocks of {fmt.values} of its format {fmt}'
-        )
-    return Weight(constant, shape, Stored.PLANES, start, stop - start), 0
-
-
 @dataclass(frozen=True)
 class Arrival:
     """Weights that are to come, with the place of each in one allocation."""
@@ -138,10 +102,10 @@ class Arrival:
 
 
 class Weights:
-    """The weights of one model on one GPU. `tables` makes the constants that are no tensors: tables of rotations."""
+    """The weights of one model on one GPU."""
 
-    def __init__(self, gpu: Gpu, tensors: Tensors, tables: Memory):
-        self._gpu, self._tensors, self._tables = gpu, tensors, tables
+    def __init__(self, gpu: Gpu, tensors: Tensors):
+        self._gpu, self._tensors = gpu, tensors
         self._addresses: dict[Weight, int] = {}
         self._slabs: list[Slab] = []
 
@@ -161,16 +125,17 @@ class Weights:
 
     def load(self, arrival: Arrival) -> Iterator[int]:
         """Load weights whose slab is allocated; the bytes of each piece as it is on its way."""
-        with Loader(self._gpu, self._tensors, self._tables, list(arrival.offsets)) as loader:
+        with Loader(self._gpu, self._tensors, list(arrival.offsets)) as loader:
             for weight, offset in arrival.offsets.items():
                 yield from loader.load(weight, arrival.slab.address + offset)
         self._slabs.append(arrival.slab)
         self._addresses |= {weight: arrival.slab.address + offset for weight, offset in arrival.offsets.items()}
 
     def _offset_in_file(self, weight: Weight) -> int:
-        if not isinstance(weight.constant, TensorAttr):
+        stored = weight.source
+        if not isinstance(stored, StoredTensor):
             return -1
-        stored, tensor = weight.constant.data, self._tensors.tensor(weight.constant.data.name)
+        tensor = self._tensors.tensor(stored.name)
         if tensor.format is not stored.format:
             raise LaneError(f'tensor "{stored.name}" is stored as {tensor.format}, and the step reads {stored.format}')
         if _essential(tensor.shape) != _essential(weight.shape):

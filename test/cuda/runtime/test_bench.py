@@ -15,9 +15,9 @@ from xdsl.parser import Parser
 from lane_mlir.cuda.bench.figures import Figures, by_kind, launch_times
 from lane_mlir.cuda.bench.measure import generated_seconds, prompt_seconds, read_bandwidth, step_seconds
 from lane_mlir.cuda.bench.pictures import roofline, trace
+from lane_mlir.cuda.bench.traffic import operations, traffic
 from lane_mlir.cuda.layout import layout
 from lane_mlir.cuda.runtime import CudaProgram
-from lane_mlir.cuda.runtime.traffic import operations, traffic
 from lane_mlir.dialects.launch import AttentionOp, MoeOp, ScheduleOp
 from lane_mlir.dialects.tg import Numerics
 from lane_mlir.formats import Format
@@ -31,11 +31,11 @@ def program(new_device: Callable[..., Any], schedule: Callable[..., ScheduleOp])
 
 
 @pytest.fixture
-def figures(program: CudaProgram) -> Figures:
+def figures(program: CudaProgram, schedule: Any) -> Figures:
     program.set_tokens([3])
-    target = program.schedule.target
+    target = schedule().target
     assert target is not None
-    launches = launch_times(program, 2, repeats=1)
+    launches = launch_times(program, schedule(), 2, repeats=1)
     return Figures(
         "tiny <q8_0>.gguf", "a card", target, 2, 1, step_seconds(program, 2, 4, 2), 1e-4, launches, 5, 5, [1e-3], 4e12, (1000, 0.5), 2.0
     )  # fmt: skip
@@ -53,8 +53,8 @@ def test_weights_and_state_of_a_step(figures: Figures):
     assert figures.must_move == figures.traffic.weights + figures.traffic.state
 
 
-def test_every_launch_is_timed_and_counted_once(figures: Figures, program: CudaProgram):
-    census = program.schedule.census()
+def test_every_launch_is_timed_and_counted_once(figures: Figures, program: CudaProgram, schedule: Any):
+    census = schedule().census()
     assert {kind.kind: kind.count for kind in by_kind(figures.launches)} == census
     assert sum(len(launch.kernels) for launch in figures.launches) == len(program.launches)
     assert len(figures.steps) == 2

@@ -24,7 +24,6 @@ from lane_mlir.cuda.check.reporter import Reporter
 from lane_mlir.cuda.check.tasks import Task, Tasks
 from lane_mlir.cuda.runtime import CudaDevice, Options
 from lane_mlir.cuda.runtime.gpu import KernelLaunch
-from lane_mlir.dialects.launch import buffer_of
 
 # --- the launches of a step, one by one ---
 
@@ -55,7 +54,9 @@ def check_launches(
                 spoil(program, made)
 
             setattr(device.gpu.compute, "launch", spoiled)
-        LaunchCheck(program, memory(), device.state.regions).run(Reporter("tiny"), "rows", position)
+        LaunchCheck(program, schedule(rows, numerics), memory(), device.state.regions).run(
+            Reporter("tiny"), "rows", position
+        )
         return findings(capsys)
 
     return check
@@ -74,7 +75,7 @@ def test_a_kernel_that_writes_something_else_is_found_and_no_other(check_launche
     """The argmax that reads what is wrong gets the right inputs."""
 
     def spoil(program: Any, made: Any) -> None:
-        logits = program.placement.plain(buffer_of(program.schedule.outputs()[0]))
+        logits = program.placement.address(program.executable.outputs[0].place)
         if logits in made.arguments and "gemv" in made.kernel.symbol:
             ctypes.cast(logits, ctypes.POINTER(ctypes.c_float))[5] += 1e-3
 
@@ -89,7 +90,7 @@ def test_runs_that_differ_are_found(check_launches: Any):
     runs = count()
 
     def spoil(program: Any, made: Any) -> None:
-        token = program.placement.plain(buffer_of(program.schedule.outputs()[1]))
+        token = program.placement.address(program.executable.outputs[1].place)
         if "argmax" in made.kernel.symbol and next(runs) == 1:
             ctypes.cast(token, ctypes.POINTER(ctypes.c_int32))[0] += 1
 

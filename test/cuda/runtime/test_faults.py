@@ -72,7 +72,7 @@ def test_what_was_done_is_done_again(new_device: Any, schedule: Any, replayed: A
         raise OSError("no other process here")
 
     monkeypatch.setattr("lane_mlir.cuda.runtime.faults.subprocess.run", run)
-    assert find("model.gguf", [chunk.schedule, decode.schedule], device.history) is None
+    assert find("model.gguf", [chunk.executable, decode.executable], device.history) is None
     (again,) = replayed(record)
     states: list[Any] = []
     for one in (device, again):
@@ -82,7 +82,7 @@ def test_what_was_done_is_done_again(new_device: Any, schedule: Any, replayed: A
         states.append(data)
     assert np.array_equal(states[0], states[1])
     assert len(made) == 6
-    (symbol,) = {b.use.symbol for b in decode.launches if "argmax" in b.use.symbol}
+    (symbol,) = {b.call.kernel for b in decode.launches if "argmax" in b.call.kernel}
     with pytest.raises(
         KernelFault,
         match=f"CUDA_ERROR_ILLEGAL_ADDRESS in the kernel {symbol} of @step, which runs launch.argmax of ops",
@@ -93,7 +93,7 @@ def test_what_was_done_is_done_again(new_device: Any, schedule: Any, replayed: A
 def test_the_error_is_that_of_the_launch(new_device: Any, schedule: Any, monkeypatch: pytest.MonkeyPatch):
     device = new_device(failing="argmax_7")
     program = device.compile(schedule())
-    (device.gpu.failing,) = {b.use.symbol for b in program.launches if "argmax" in b.use.symbol}
+    (device.gpu.failing,) = {b.call.kernel for b in program.launches if "argmax" in b.call.kernel}
     device._tensors = Checkpoint.__new__(Checkpoint)
     object.__setattr__(device._tensors, "path", Path("model.gguf"))
     asked: list[Any] = []

@@ -10,14 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from lane_mlir.checkpoint import Tensor
-from lane_mlir.cpu import Memory
 from lane_mlir.cuda.layout import LAYOUTS
+from lane_mlir.cuda.lowering import weight_of
 from lane_mlir.cuda.repack import repack
 from lane_mlir.cuda.runtime import loading
-from lane_mlir.cuda.runtime.weights import GivenTensors, Stored, Weight, Weights, weight_of
+from lane_mlir.cuda.runtime.weights import GivenTensors, Stored, Weight, Weights
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.launch import BufferOp, DType, Fill, StoredTensor, TensorAttr
-from lane_mlir.formats import Format
+from lane_mlir.dialects.launch import BufferOp, DType, Fill, TensorAttr
+from lane_mlir.formats import Format, StoredTensor
 
 ROWS, K = 6, 512
 
@@ -46,7 +46,7 @@ def load(new_gpu: Any) -> Load:
 
     def run(source: Tensor, *weights: Weight) -> list[NDArray[np.uint8]]:
         gpu = new_gpu()
-        found = Weights(gpu, GivenTensors({source.name: source}), Memory({}))
+        found = Weights(gpu, GivenTensors({source.name: source}))
         arrival = found.expect(weights)
         arrival.slab.allocate(gpu)
         assert sum(found.load(arrival)) == arrival.copied
@@ -120,7 +120,7 @@ def test_a_view_of_values_points_into_them():
 
 def test_each_weight_is_loaded_once(new_gpu: Any):
     gpu, weight = new_gpu(), weight_of(constant(Format.Q8_0), "const u8")[0]
-    found = Weights(gpu, GivenTensors({"w": tensor(Format.Q8_0)}), Memory({}))
+    found = Weights(gpu, GivenTensors({"w": tensor(Format.Q8_0)}))
     arrival = found.expect([weight, weight])
     assert list(arrival.offsets) == [weight]
     arrival.slab.allocate(gpu)
@@ -152,6 +152,6 @@ def test_what_cannot_be_read():
     ],
 )
 def test_a_tensor_that_is_not_what_the_step_says(new_gpu: Any, source: Tensor, message: str):
-    found = Weights(new_gpu(), GivenTensors({source.name: source}), Memory({}))
+    found = Weights(new_gpu(), GivenTensors({source.name: source}))
     with pytest.raises(LaneError, match=message):
         found.expect([weight_of(constant(Format.Q8_0), "const u8")[0]])

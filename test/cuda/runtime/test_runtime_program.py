@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from lane_mlir.cpu import CpuProgram
 from lane_mlir.cuda.runtime import CudaDevice, CudaProgram, KernelFault, Options
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.launch import Fill
 from lane_mlir.dialects.tg import ArgumentKind
 
 CONTEXT = 24
@@ -67,9 +66,10 @@ def test_a_chunk_and_then_steps_equal_the_cpu_target(schedule: Any, memory: Any,
 
 
 def state_of(device: CudaDevice, program: CudaProgram) -> NDArray[Any]:
-    (buffer,) = (op for op in program.schedule.buffers() if op.fill.data is Fill.ZERO)
-    rows = np.zeros(buffer.shape.data, np.float16)
-    device.gpu.compute.download(rows, device.state.address(buffer, 0))
+    (array,) = (array for array in program.executable.state if array.kind == "kv_cache")
+    rows = np.zeros(array.shape, array.dtype)
+    assert rows.dtype == np.float16
+    device.gpu.compute.download(rows, device.state.address(array, 0))
     return rows.astype(np.float32).reshape(-1)
 
 
@@ -188,9 +188,7 @@ def test_what_does_not_fit_says_what_for(schedule: Any, new_device: Any):
 
 def test_a_kernel_that_fails_is_named_with_its_launch_and_buffers(schedule: Any, new_device: Any):
     symbol = next(
-        bound.use.symbol
-        for bound in new_device().compile(schedule()).launches
-        if "gemv_parts" in bound.use.symbol or "gemv" in bound.use.symbol
+        bound.call.kernel for bound in new_device().compile(schedule()).launches if "gemv" in bound.call.kernel
     )
     program = new_device(Options(checked=True), failing=symbol).compile(schedule())
     program.set_tokens([3])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from lane_mlir.cuda.lowering import weight_of
 from lane_mlir.cuda.printer import BufferArgument, Use
-from lane_mlir.cuda.runtime.weights import weight_of
 from lane_mlir.dialects.launch import (
     AttentionOp,
     BufferOp,
