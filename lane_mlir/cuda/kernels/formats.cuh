@@ -6,8 +6,9 @@
 //     NEEDS_SUMS                      whether `dot` uses the sums of the activation's values
 //     Block                           a unit as loaded; all 0 is a unit that adds nothing to a product
 //     load(planes, unit)              unit `unit` of the weight, counted over its rows
+//     dot(block, x)                   a unit's product with a block of a quantized activation, where it is not decoded first
 //     decode(block)                   the unit with its scales ready:
-//         .dot(x)                     its product with a block of a quantized activation
+//         .dot(x)                     that product
 //         .quad(i)                    its values 4i to 4i + 3 in f32, exactly as the format defines them
 //
 // Codes become int8 words in the order of values, word w being values 4w to 4w + 3, as dp4a multiplies them.
@@ -51,7 +52,26 @@ struct Planes {
   LANE_DEVICE const T* as(int i) const {
     return reinterpret_cast<const T*>(plane[i]);
   }
+
+  // From unit `units` on; what is loaded relative to it, n units further, is right if either is a multiple of 8 where a
+  // plane has one field for 8 units.
+  LANE_DEVICE void advance(i64 units) {
+#pragma unroll
+    for (int i = 0; i < F::COUNT; i++) {
+      constexpr int UNIT = F::UNIT;
+      int each = F::PLANES[i].values, bytes = F::PLANES[i].bytes;
+      plane[i] += each > UNIT ? units / (each / UNIT) * bytes : units * (UNIT / each * bytes);
+    }
+  }
 };
+
+// Units whose fields a format has together, of which a lane steps over whole multiples.
+template <typename F>
+LANE_CONSTANT int units_together() {
+  int most = 1;
+  for (int i = 0; i < F::COUNT; i++) most = max_of(most, F::PLANES[i].values / F::UNIT);
+  return most;
+}
 
 template <typename F, i64 ROWS, int K>
 LANE_DEVICE Planes<F> planes_of(const u8* weight) {
@@ -76,6 +96,17 @@ LANE_DEVICE int dot_half(const int* a, const int* b, int sum) {
 #pragma unroll
   for (int i = 0; i < 4; i++) sum = __dp4a(a[i], b[i], sum);
   return sum;
+}
+
+// Of four bytes without sign and four int8.
+LANE_DEVICE int dot_unsigned(u32 a, int b, int sum) {
+#ifdef __CUDA_ARCH__
+  int d;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(sum));
+  return d;
+#else
+  return host_dot_unsigned(a, b, sum);
+#endif
 }
 
 LANE_DEVICE int dot_words(const int* a, const int* b) { return dot_half(a + 4, b + 4, dot_half(a, b, 0)); }
@@ -167,6 +198,18 @@ LANE_DEVICE void unpack_nibbles(uint4 field, int* q) {
   }
 }
 
+// Σ code·x of a plane `nibbles`, without unpacking it: the codes in the high halves count 16 times as much.
+LANE_DEVICE int dot_nibbles(uint4 field, const int* x) {
+  u32 words[4] = {field.x, field.y, field.z, field.w};
+  int low = 0, high = 0;
+#pragma unroll
+  for (int w = 0; w < 4; w++) {
+    low = dot_unsigned(words[w] & 0x0f0f0f0fu, x[w], low);
+    high = dot_unsigned(words[w] & 0xf0f0f0f0u, x[w + 4], high);
+  }
+  return low + (high >> 4);
+}
+
 // Of a plane `bits`: one bit a value, at bit TO of its byte.
 template <int TO>
 LANE_DEVICE void unpack_bits(u32 field, int* q) {
@@ -227,6 +270,16 @@ struct Mxfp4Table {
 // 2^(e - 128): half of what an E8M0 byte stands for, as the tables are doubled.
 LANE_DEVICE float half_of_e8m0(u32 e) { return __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
 
+// A unit's product with a block of the activation: F::dot, or that of the decoded unit.
+template <typename F>
+LANE_DEVICE float dot_unit(const typename F::Block& block, const QuantizedBlock& x) {
+  if constexpr (requires { F::dot(block, x); }) {
+    return F::dot(block, x);
+  } else {
+    return F::decode(block).dot(x);
+  }
+}
+
 // ---- Block formats. ----
 
 struct Q8_0 {
@@ -266,6 +319,9 @@ struct Q4_0 {
     unit.d = to_float(f16{b.scale});
     return unit;
   }
+  static LANE_DEVICE float dot(const Block& b, const QuantizedBlock& x) {
+    return to_float(f16{b.scale}) * x.d * static_cast<float>(dot_nibbles(b.nibbles, x.q) - 8 * x.sum());
+  }
 };
 
 struct Q4_1 {
@@ -286,6 +342,11 @@ struct Q4_1 {
     unit.d = scale_min.x;
     unit.m = scale_min.y;
     return unit;
+  }
+  static LANE_DEVICE float dot(const Block& b, const QuantizedBlock& x) {
+    float2 scale_min = halves(b.scale_min);
+    float product = scale_min.x * static_cast<float>(dot_nibbles(b.nibbles, x.q));
+    return x.d * (product + scale_min.y * static_cast<float>(x.sum()));
   }
 };
 
@@ -355,6 +416,12 @@ struct Q4_K {
     unit.d = __fmul_rn(scale_min.x, static_cast<float>(b.factors & 0xff));
     unit.m = -__fmul_rn(scale_min.y, static_cast<float>(b.factors >> 8));
     return unit;
+  }
+  // The factors, of 6 bits, multiply in integers: the products stay below 2^24.
+  static LANE_DEVICE float dot(const Block& b, const QuantizedBlock& x) {
+    float2 scale_min = halves(b.scale_min);
+    int factors = b.factors, product = dot_nibbles(b.nibbles, x.q) * (factors & 0xff), sum = x.sum() * (factors >> 8);
+    return x.d * (scale_min.x * static_cast<float>(product) - scale_min.y * static_cast<float>(sum));
   }
 };
 

@@ -145,56 +145,66 @@ using SharedInput = typename Choice<S.words != 0, SharedWords<S>, SharedValues<S
 
 // ---- The rows of a weight that a lane works on. ----
 
-template <typename F, GemvShape S>
+// EVEN: the weight has a multiple of S.rows rows, so that all rows lie one after the other, and a lane goes along them with
+// one pointer a plane.
+template <typename F, GemvShape S, bool EVEN = false>
 struct WeightRows {
   static constexpr int UNITS = S.k / F::UNIT, STEPS = ceil_div(UNITS, S.lanes);
+  static constexpr bool WHOLE = UNITS % S.lanes == 0;  // lanes all have a unit in the last step too
+  static_assert(UNITS % units_together<F>() == 0 && S.lanes % units_together<F>() == 0,
+                "a lane steps over whole superblocks");
   using Block = typename F::Block;
   using Unit = decltype(F::decode(Block{}));
 
-  Planes<F> planes;
-  i64 first[S.rows];  // the first unit of each row
+  Planes<F> planes;       // from the lane's unit of the first row in this group of steps on
+  i64 further[S.rows];    // units from it to that of each row
   Block ahead[S.depth][S.rows];
   Unit unit[S.rows];
   float sum[S.rows * S.m];  // of row j of the weight and row r of the activation at j·m + r
 
   static LANE_DEVICE int lane() { return threadIdx.x % S.lanes; }
-  static LANE_DEVICE bool inside(int step) { return UNITS % S.lanes == 0 || step * S.lanes + lane() < UNITS; }
+  static LANE_DEVICE bool inside(int step) { return WHOLE || step * S.lanes + lane() < UNITS; }
 
-  // Rows `row` on of a weight of n rows; those past the last are read as the last.
+  // Rows `row` on of a weight of n rows; those past the last are read as others.
   LANE_DEVICE void start(const Planes<F>& weight, int row, int n) {
+    int first = min(row, n - (EVEN ? S.rows : 1));
     planes = weight;
+    planes.advance(static_cast<i64>(first) * UNITS + lane());
 #pragma unroll
-    for (int j = 0; j < S.rows; j++) first[j] = static_cast<i64>(min(row + j, n - 1)) * UNITS;
+    for (int j = 0; j < S.rows; j++) further[j] = (EVEN ? j : min(row + j, n - 1) - first) * static_cast<i64>(UNITS);
 #pragma unroll
     for (int i = 0; i < S.rows * S.m; i++) sum[i] = 0.f;
 #pragma unroll
-    for (int step = 0; step < S.depth; step++) load(step, step);
+    for (int step = 0; step < S.depth; step++) load(step, step, step);
   }
 
-  LANE_DEVICE void load_row(int step, int slot, int j) {
-    ahead[slot][j] = {};
-    if (step < STEPS && inside(step)) ahead[slot][j] = F::load(planes, first[j] + step * S.lanes + lane());
+  // Step `step`, `ahead_of` steps from where the planes are.
+  LANE_DEVICE void load_row(int step, int ahead_of, int slot, int j) {
+    if constexpr (!WHOLE) ahead[slot][j] = {};
+    if (step < STEPS && inside(step)) ahead[slot][j] = F::load(planes, further[j] + ahead_of * S.lanes);
   }
-  LANE_DEVICE void load(int step, int slot) {
+  LANE_DEVICE void load(int step, int ahead_of, int slot) {
 #pragma unroll
-    for (int j = 0; j < S.rows; j++) load_row(step, slot, j);
+    for (int j = 0; j < S.rows; j++) load_row(step, ahead_of, slot, j);
   }
+
+  // After a group of `depth` steps.
+  LANE_DEVICE void advance() { planes.advance(S.depth * S.lanes); }
 
   // Makes the units of a step ready, and loads those that come `depth` steps later in their place.
   LANE_DEVICE void take(int step, int slot) {
 #pragma unroll
     for (int j = 0; j < S.rows; j++) unit[j] = F::decode(ahead[slot][j]);
-    if (S.depth < STEPS) load(step + S.depth, slot);
+    if (S.depth < STEPS) load(step + S.depth, slot + S.depth, slot);
   }
 
   // The same for one block of one row of the activation, unit by unit, which takes fewer registers.
   LANE_DEVICE void take_and_multiply(int step, int slot, const QuantizedBlock* x) {
 #pragma unroll
     for (int j = 0; j < S.rows; j++) {
-      Unit now = F::decode(ahead[slot][j]);
-      if (S.depth < STEPS) load_row(step + S.depth, slot, j);
 #pragma unroll
-      for (int word = 0; word < S.words; word++) sum[j] += now.dot(x[word]);
+      for (int word = 0; word < S.words; word++) sum[j] += dot_unit<F>(ahead[slot][j], x[word]);
+      if (S.depth < STEPS) load_row(step + S.depth, slot + S.depth, slot, j);
     }
   }
 
@@ -234,10 +244,12 @@ LANE_DEVICE void multiply_rows(const GemvInputOf<X>& x, Weights&... weights) {
       int unit = (now % TILE_STEPS) * S.lanes + WeightRows<F, S>::lane();
       if constexpr (S.words != 0 && S.m == 1) {
         // Past the end of a row the units are 0; the activation is that of the last.
-        int last = (S.k - (now - now % TILE_STEPS) * S.lanes * UNIT) / UNIT - 1;
+        if constexpr (!WeightRows<F, S>::WHOLE) {
+          unit = min(unit, (S.k - (now - now % TILE_STEPS) * S.lanes * UNIT) / UNIT - 1);
+        }
         QuantizedBlock blocks[S.words];
 #pragma unroll
-        for (int word = 0; word < S.words; word++) blocks[word] = Shared::block(0, word, min(unit, last));
+        for (int word = 0; word < S.words; word++) blocks[word] = Shared::block(0, word, unit);
         (weights.take_and_multiply(now, slot, blocks), ...);
         continue;
       }
@@ -263,6 +275,7 @@ LANE_DEVICE void multiply_rows(const GemvInputOf<X>& x, Weights&... weights) {
         }
       }
     }
+    if (S.depth < STEPS) (weights.advance(), ...);
   }
 }
 
@@ -470,7 +483,7 @@ LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, cons
   constexpr int COLUMNS = S.columns();
   let_successor_start();
   Chosen<COLUMNS, Products...> chosen(blockIdx.x, products...);
-  WeightRows<F, S> weight;
+  WeightRows<F, S, ((Products::n % S.rows == 0) && ...)> weight;
   int column = chosen.first + group_column<S>();
   weight.start(chosen.template planes<F, S.k>(), column, chosen.n);
   Held<S> held(column);
@@ -520,8 +533,8 @@ LANE_DEVICE void gemv_glu(const GemvInput& x, const u8* gate_weight, const u8* u
   static_assert(GATE::UNIT == UP::UNIT, "both weights are read in units of the same size");
   let_successor_start();
   int first = blockIdx.x * COLUMNS, column = first + group_column<S>();
-  WeightRows<GATE, S> gate;
-  WeightRows<UP, S> up;
+  WeightRows<GATE, S, N % S.rows == 0> gate;
+  WeightRows<UP, S, N % S.rows == 0> up;
   gate.start(planes_of<GATE, N, S.k>(gate_weight), column, N);
   up.start(planes_of<UP, N, S.k>(up_weight), column, N);
   Held<S> held(column);

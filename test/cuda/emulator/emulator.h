@@ -240,6 +240,11 @@ inline int __dp4a(int a, int b, int c) {
   return c;
 }
 
+inline int host_dot_unsigned(unsigned a, int b, int c) {
+  for (int i = 0; i < 4; i++) c += int(uint8_t(a >> (8 * i))) * int(int8_t(b >> (8 * i)));
+  return c;
+}
+
 inline void __syncthreads() { emulator::leave(emulator::State::AT_BARRIER); }
 inline void __syncwarp(unsigned mask = ~0u) { emulator::exchange(mask, 0); }
 inline void __threadfence() {}
