@@ -25,8 +25,11 @@ needs_nvrtc = pytest.mark.skipif(
     reason="NVRTC is not installed: pip install 'lane-mlir[cuda]'",
 )
 
-LDG, ACQBULK = 0x981, 0x82E
-"""Of an instruction of sm_90, 16 bytes, the low 12 bits: a load from global memory, and griddepcontrol.wait."""
+LDG, PREEXIT, ACQBULK = 0x981, 0x82D, 0x82E
+"""
+Of an instruction of sm_90, 16 bytes, the low 12 bits: a load from global memory, griddepcontrol.launch_dependents and
+griddepcontrol.wait.
+"""
 
 
 def code_of(cubin: bytes) -> dict[str, list[int]]:
@@ -48,21 +51,39 @@ def loads_before_the_wait(code: list[int]) -> int:
     return code[: code.index(ACQBULK)].count(LDG)
 
 
-@needs_nvrtc
-def test_products_load_their_first_weights_before_they_wait():
+def step_of(model: str) -> dict[str, list[int]]:
+    """The opcodes of the kernels of a decode step."""
     recipe = Recipe(make_target("int8", cache="f16"))
-    module = recipe.lift(Checkpoint.open(MODELS / "qwen3-Q8_0.gguf"), 1, "last")
+    module = recipe.lift(Checkpoint.open(MODELS / model), 1, "last")
     recipe.lower(module)
     (schedule,) = (op for op in module.ops if isinstance(op, ScheduleOp))
     unit = print_unit(schedule)
     kernels = code_of(compile_unit(unit.text, CompileOptions("sm_90a"), name="step.cu"))
     assert set(kernels) == {use.symbol for use in unit.uses}
+    return kernels
+
+
+@needs_nvrtc
+def test_products_load_their_first_weights_before_they_wait():
+    kernels = step_of("qwen3-Q8_0.gguf")
     products = {symbol: code for symbol, code in kernels.items() if symbol.startswith("gemv")}
     assert len(products) >= 4
     # q8_0 has three planes, so a row is at least three loads; every norm has its weight.
     assert {symbol: n for symbol, code in products.items() if (n := loads_before_the_wait(code)) < 3} == {}
     norms = {symbol: code for symbol, code in kernels.items() if symbol.startswith("rms_norm")}
     assert {symbol: n for symbol, code in norms.items() if (n := loads_before_the_wait(code)) < 1} == {}
+
+
+@needs_nvrtc
+def test_a_mixture_chooses_and_loads_before_its_hidden_values_are_there():
+    """And the kernel before lets it start only after its own wait, when the logits are there."""
+    kernels = step_of("qwen3moe-moe-Q4_K_M.gguf")
+    hidden = [code for symbol, code in kernels.items() if symbol.startswith("moe_hidden")]
+    down = [code for symbol, code in kernels.items() if symbol.startswith("moe_down")]
+    assert len(hidden) >= 1 and len(down) >= 1
+    assert all(code.index(ACQBULK) < code.index(PREEXIT) for code in hidden)
+    # A logit, and the planes of a unit.
+    assert all(loads_before_the_wait(code) >= 3 for code in down)
 
 
 @needs_nvrtc

@@ -118,10 +118,12 @@ class CardRunner:
         stream = self._gpu.compute
         for mirror, data in zip(mirrors, before, strict=True):
             stream.upload(slab.address + mirror.offset, data)
-        for bound in launches:
+        for i, bound in enumerate(launches):
             try:
-                (slow or stream).launch(bound.launch)
-                stream.sync()
+                # What is early relies on its own predecessor, which is then late.
+                (stream if slow is None or bound.use.kernel.early else slow).launch(bound.launch)
+                if slow is None or i + 1 == len(launches) or not launches[i + 1].use.kernel.early:
+                    stream.sync()
             except DriverError as error:
                 if not error.is_fault:
                     raise

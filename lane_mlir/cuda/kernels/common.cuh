@@ -170,6 +170,17 @@ LANE_DEVICE T load_constant(const T* p) {
   return *p;
 }
 
+// A load past the first-level cache, which may hold what was there before a kernel that still runs was launched.
+LANE_DEVICE float load_fresh(const float* p) {
+#ifdef __CUDA_ARCH__
+  float v;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+  return v;
+#else
+  return *p;
+#endif
+}
+
 // Asks for `bytes` (a multiple of 16) from p on to be brought into the second-level cache.
 LANE_DEVICE void prefetch(const void* p, u32 bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -223,8 +223,9 @@ struct WeightRows {
   }
 };
 
-// All products of the rows of one or two weights with the rows of the activation, each lane's share of them.
-template <typename F, GemvShape S, typename X, typename... Weights>
+// All products of the rows of one or two weights with the rows of the activation, each lane's share of them. STAGED: the
+// first tile of the activation is in shared memory already.
+template <typename F, GemvShape S, bool STAGED = false, typename X, typename... Weights>
 LANE_DEVICE void multiply_rows(const GemvInputOf<X>& x, Weights&... weights) {
   using Shared = SharedInput<F, S>;
   constexpr int UNIT = F::UNIT, STEPS = WeightRows<F, S>::STEPS, TILE_STEPS = ceil_div(S.tile / UNIT, S.lanes);
@@ -234,8 +235,10 @@ LANE_DEVICE void multiply_rows(const GemvInputOf<X>& x, Weights&... weights) {
   for (int step = 0; step < STEPS; step += S.depth) {
     if (step % TILE_STEPS == 0) {
       if (step > 0) __syncthreads();
-      Shared::stage(x, step * S.lanes * UNIT);
-      __syncthreads();
+      if (!STAGED || step > 0) {
+        Shared::stage(x, step * S.lanes * UNIT);
+        __syncthreads();
+      }
     }
 #pragma unroll
     for (int slot = 0; slot < S.depth; slot++) {

@@ -3,11 +3,13 @@
 //     hidden[r, j] = act(wg[e]·x[r] + bg[e], wu[e]·x[r] + bu[e])     for the j-th expert e that row r has chosen
 //     y[r] = Σ_j weight[r, j]·(wd[e]·hidden[r, j] + bd[e])           (+ the shared expert's, times its weight)
 //
-// Which experts its row chooses, a block of the first kernel finds from the router's logits (moe_router.cuh); the first
-// block of a row writes it down for the second kernel. The products are those of gemv.cuh: in the first kernel each chosen
-// expert of a row has blocks of its own; in the second the chosen experts' hidden values lie one after the
-// other, as one row of `used`·dff, and a group of lanes goes along the rows of all their weights, so that the loads of
-// the next expert are on their way while one is multiplied. A shared expert's weights are loaded before the wait.
+// Which experts its row chooses, every block finds from the router's logits (moe_router.cuh). The products are those of
+// gemv.cuh: in the first kernel each chosen expert of a row has blocks of its own; in the second the chosen experts' hidden
+// values lie one after the other, as one row of `used`·dff, and a group of lanes goes along the rows of all their weights,
+// so that the loads of the next expert are on their way while one is multiplied.
+//
+// The first kernel lets the second start only when it has waited for the router, so that the second may read the logits,
+// choose and load its first weights while the first is still at work. A shared expert's weights are loaded before any wait.
 #pragma once
 
 #include "moe_router.cuh"
@@ -68,19 +70,23 @@ struct ExpertWeights {
   const float* up_bias;
 };
 
-// Columns `column` on of an expert's hidden values for one row: S.m is 1. WAITED: the wait has been.
-template <typename GATE, typename UP, GemvShape S, MoeShape M, int N, int WORDS, bool WAITED>
+// Columns `column` on of an expert's hidden values for one row: S.m is 1. STAGED: the wait has been, and the first tile of
+// the activation is in shared memory.
+template <typename GATE, typename UP, GemvShape S, MoeShape M, int N, int WORDS, bool STAGED>
 LANE_DEVICE void hidden_columns(const GemvInput& x, const ExpertWeights<GATE, UP>& expert, int column, const Hidden& to) {
   constexpr int COLUMNS = S.columns();
   static_assert(GATE::UNIT == UP::UNIT, "both weights are read in units of the same size");
-  WeightRows<GATE, S> gate;
-  WeightRows<UP, S> up;
+  WeightRows<GATE, S, N % S.rows == 0> gate;
+  WeightRows<UP, S, N % S.rows == 0> up;
   int mine = column + group_column<S>();
   gate.start(expert.gate, expert.first + mine, expert.first + N);
   up.start(expert.up, expert.first + mine, expert.first + N);
   Held<S> held(mine);
-  if constexpr (!WAITED) wait_for_predecessor();
-  multiply_rows<GATE, S>(x, gate, up);
+  if constexpr (!STAGED) {
+    wait_for_predecessor();
+    let_successor_start();
+  }
+  multiply_rows<GATE, S, STAGED>(x, gate, up);
   scatter_sum<S.lanes, S.rows>(gate.sum);
   scatter_sum<S.lanes, S.rows>(up.sum);
   float* result = reinterpret_cast<float*>(shared_memory);
@@ -124,11 +130,10 @@ LANE_DEVICE GemvInput row_of(const GemvInput& x, i64 row) {
   return {x.words + row * S.k * S.words, x.scales + row * (S.k / QBLOCK) * S.words, nullptr};
 }
 
-// What the blocks choose from, and where it is written down.
+// What the blocks choose from.
 struct MoeChoice {
   const float* logits;          // [rows, columns of the router]
   const float* selection_bias;  // [experts]
-  Routed* chosen;               // [rows, used], then the shared expert's
 };
 
 // The first kernel: rows·used·(dff/columns) blocks for the chosen experts, then rows·(sdff/columns) for the shared one,
@@ -138,16 +143,16 @@ LANE_DEVICE void moe_hidden(const GemvInput& x, const GemvInput& shared_x, const
                             const MoeWeights& shared, const Hidden& hidden, const Hidden& shared_hidden) {
   constexpr int BLOCKS = ceil_div(M.dff, S.columns()), CHOSEN_BLOCKS = M.rows * M.used * BLOCKS;
   __shared__ Routed chosen[M.chosen()];
-  let_successor_start();
   int block = blockIdx.x;
   if (M.sdff == 0 || block < CHOSEN_BLOCKS) {
     int slot = block / BLOCKS, row = slot / M.used;
     wait_for_predecessor();
-    if (threadIdx.x < WARP) choose<R>(choice.logits + row * R.columns(), choice.selection_bias, chosen);
+    let_successor_start();
+    Logits<R> logits;
+    if (threadIdx.x < WARP) logits.load(choice.logits + row * R.columns());
+    SharedInput<GATE, S>::stage(row_of<S>(x, row), 0);
+    if (threadIdx.x < WARP) choose<R>(logits, choice.selection_bias, chosen);
     __syncthreads();
-    if (block % (M.used * BLOCKS) == 0 && threadIdx.x < M.chosen()) {
-      choice.chosen[row * M.chosen() + threadIdx.x] = chosen[threadIdx.x];
-    }
     int e = chosen[slot % M.used].expert;
     ExpertWeights<GATE, UP> expert = {
         planes_of<GATE, static_cast<i64>(M.experts) * M.dff, M.d>(w.gate),
@@ -178,6 +183,8 @@ LANE_DEVICE void moe_hidden(const GemvInput& x, const GemvInput& shared_x, const
 template <typename F, GemvShape S, MoeShape M>
 struct ChosenRows {
   static constexpr int EXPERT_UNITS = M.dff / F::UNIT, UNITS = M.used * EXPERT_UNITS, STEPS = ceil_div(UNITS, S.lanes);
+  static constexpr bool WHOLE = UNITS % S.lanes == 0, EVEN = M.d % S.rows == 0;
+  static_assert(EXPERT_UNITS % units_together<F>() == 0, "rows are whole superblocks");
   using Block = typename F::Block;
 
   Planes<F> planes;
@@ -188,15 +195,18 @@ struct ChosenRows {
   static LANE_DEVICE int unit(int step) { return step * S.lanes + static_cast<int>(threadIdx.x) % S.lanes; }
 
   LANE_DEVICE void load(int step, int slot) {
-    int at = unit(step);
-    bool inside = step < STEPS && at < UNITS;
-    i64 first = inside ? static_cast<i64>(chosen[at / EXPERT_UNITS].expert) * M.d : 0;
+    int at = unit(step), first = min(row, M.d - (EVEN ? S.rows : 1));
+    bool inside = step < STEPS && (WHOLE || at < UNITS);
+    if constexpr (!WHOLE) {
+#pragma unroll
+      for (int j = 0; j < S.rows; j++) ahead[slot][j] = {};
+    }
+    if (!inside) return;
+    Planes<F> from = planes;
+    from.advance((static_cast<i64>(chosen[at / EXPERT_UNITS].expert) * M.d + first) * EXPERT_UNITS + at % EXPERT_UNITS);
 #pragma unroll
     for (int j = 0; j < S.rows; j++) {
-      ahead[slot][j] = {};
-      if (inside) {
-        ahead[slot][j] = F::load(planes, (first + min(row + j, M.d - 1)) * EXPERT_UNITS + at % EXPERT_UNITS);
-      }
+      ahead[slot][j] = F::load(from, (EVEN ? j : min(row + j, M.d - 1) - first) * static_cast<i64>(EXPERT_UNITS));
     }
   }
 
@@ -208,25 +218,27 @@ struct ChosenRows {
   // Adds the products with the hidden values in shared memory, each times its expert's weight.
   LANE_DEVICE void multiply(float (&sum)[S.rows]) {
     using Shared = SharedInput<F, S>;
+#pragma unroll(S.depth >= STEPS ? STEPS : 1)
     for (int step = 0; step < STEPS; step += S.depth) {
 #pragma unroll
       for (int slot = 0; slot < S.depth; slot++) {
         if (STEPS % S.depth != 0 && step + slot >= STEPS) break;
-        decltype(F::decode(Block{})) w[S.rows];
-#pragma unroll
-        for (int j = 0; j < S.rows; j++) w[j] = F::decode(ahead[slot][j]);
-        if (S.depth < STEPS) load(step + slot + S.depth, slot);
         int at = unit(step + slot);
-        if (at >= UNITS) continue;
-        float weight = chosen[at / EXPERT_UNITS].weight;
+        bool inside = WHOLE || at < UNITS;
+        float weight = inside ? chosen[at / EXPERT_UNITS].weight : 0.f;
         if constexpr (S.words != 0) {
 #pragma unroll
           for (int word = 0; word < S.words; word++) {
-            QuantizedBlock x = Shared::block(0, word, at);
+            QuantizedBlock x = Shared::block(0, word, inside ? at : 0);
 #pragma unroll
-            for (int j = 0; j < S.rows; j++) sum[j] = fmaf(weight, w[j].dot(x), sum[j]);
+            for (int j = 0; j < S.rows; j++) {
+              if (inside) sum[j] = fmaf(weight, dot_unit<F>(ahead[slot][j], x), sum[j]);
+            }
           }
-        } else {
+        } else if (inside) {
+          decltype(F::decode(Block{})) w[S.rows];
+#pragma unroll
+          for (int j = 0; j < S.rows; j++) w[j] = F::decode(ahead[slot][j]);
 #pragma unroll
           for (int quad = 0; quad < F::UNIT / 4; quad++) {
             float4 x = Shared::quad(0, quad, at);
@@ -238,6 +250,7 @@ struct ChosenRows {
             }
           }
         }
+        if (S.depth < STEPS) load(step + slot + S.depth, slot);
       }
     }
   }
@@ -266,23 +279,28 @@ struct RowNorm {
 };
 
 // grid (d/columns, rows): a block computes columns of a row of y, of all its experts.
-template <typename DOWN, GemvShape S, typename SD, GemvShape SS, MoeShape M, Dst D, typename T, typename After>
-LANE_DEVICE void moe_down(const Routed* all_chosen, const u8* weight, const float* bias, const u8* shared_weight,
+template <typename DOWN, GemvShape S, typename SD, GemvShape SS, MoeShape M, RouterShape R, Dst D, typename T,
+          typename After>
+LANE_DEVICE void moe_down(const MoeChoice& choice, const u8* weight, const float* bias, const u8* shared_weight,
                           const Hidden& hidden, const Hidden& shared_hidden, T* y, const int* param, const After& after) {
   __shared__ Routed chosen[M.chosen()];
   static_assert(S.lanes == SS.lanes && S.rows == SS.rows && S.warps == SS.warps, "both products share the threads alike");
   let_successor_start();
   int row = blockIdx.y, column = blockIdx.x * S.columns() + group_column<S>();
-  WeightRows<SD, SS> shared;
+  WeightRows<SD, SS, M.d % SS.rows == 0> shared;
+  if (threadIdx.x < WARP) {
+    Logits<R> logits;
+    logits.load(choice.logits + row * R.columns());
+    choose<R>(logits, choice.selection_bias, chosen);
+  }
   if constexpr (M.sdff != 0) shared.start(planes_of<SD, M.d, M.sdff>(shared_weight), column, M.d);
-  wait_for_predecessor();
-  for (int i = threadIdx.x; i < M.chosen(); i += S.threads()) chosen[i] = all_chosen[row * M.chosen() + i];
   __syncthreads();
   ChosenRows<DOWN, S, M> rows;
   rows.planes = planes_of<DOWN, static_cast<i64>(M.experts) * M.d, M.dff>(weight);
   rows.chosen = chosen;
   rows.row = column;
   rows.start();
+  wait_for_predecessor();
   float sum[S.rows] = {};
   SharedInput<DOWN, S>::stage(hidden.template row<M.words>(row, M.used * M.dff).input(), 0);
   __syncthreads();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, GemvSplit, gemv_f32_parts, rows_a_warp, split_gemv
+from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, GemvSplit, gemv_f32_parts, rows_a_warp, split_gemv, unit_values
 from lane_mlir.formats import Format
 
 ROUTER_COLUMNS = 8
@@ -20,6 +20,9 @@ MOST_CHOSEN = 32
 """Experts that a row can choose, and groups they can be in: a lane each."""
 
 _WARP = 32
+
+_DOWN_AHEAD = 256
+"""Bytes of down weights that a lane loads before the hidden values are there."""
 
 
 def router_rows(rows: int) -> int:
@@ -39,4 +42,7 @@ def split_down(fmt: Format, d: int, k: int, *, words: int, multiprocessors: int)
     """
     rows = rows_a_warp(fmt, d, k, 1)
     split = split_gemv(fmt, d, k, 1, words=words, per_warp=rows, whole_blocks=False, multiprocessors=multiprocessors)
-    return replace(split, lanes=_WARP, rows=rows, tile=k)
+    unit = unit_values(fmt)
+    steps = -(-k // (unit * _WARP))
+    depth = max(1, min(_DOWN_AHEAD // (rows * fmt.bytes * unit // fmt.values), steps))
+    return replace(split, lanes=_WARP, rows=rows, depth=depth, tile=k)

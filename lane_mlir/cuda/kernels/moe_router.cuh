@@ -60,6 +60,8 @@ LANE_DEVICE u32 rank_of(float x) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+LANE_DEVICE float value_of_rank(u32 rank) { return __uint_as_float(rank >> 31 ? rank ^ 0x80000000u : ~rank); }
+
 // The largest rank of a warp, and the lowest index that has it.
 template <int N>
 LANE_DEVICE int best_of(const u32 (&rank)[N], u32& best) {
@@ -67,12 +69,13 @@ LANE_DEVICE int best_of(const u32 (&rank)[N], u32& best) {
 #pragma unroll
   for (int i = 0; i < N; i++) mine = max(mine, rank[i]);
   best = __reduce_max_sync(ALL_LANES, mine);
-  u32 index = ~0u;
+  int index = 0;
 #pragma unroll
   for (int i = N - 1; i >= 0; i--) {
-    if (rank[i] == best) index = i * WARP + threadIdx.x % WARP;
+    u32 lanes = __ballot_sync(ALL_LANES, rank[i] == best);
+    if (lanes != 0) index = i * WARP + __ffs(static_cast<int>(lanes)) - 1;
   }
-  return static_cast<int>(~__reduce_max_sync(ALL_LANES, ~index));
+  return index;
 }
 
 // Closes the experts outside the best groups: their rank becomes that of -infinity.
@@ -88,14 +91,13 @@ LANE_DEVICE void close_groups(const float (&selection)[N], u32 (&rank)[N]) {
       int expert = i * WARP + lane;
       inside[i] = expert < S.experts && expert / GROUP == group ? rank_of(selection[i]) : 0;
     }
-    auto value = [&](u32 r) { return __uint_as_float(r >> 31 ? r ^ 0x80000000u : ~r); };
     int at = best_of(inside, first);
 #pragma unroll
     for (int i = 0; i < N; i++) {
       if (i * WARP + lane == at) inside[i] = 0;
     }
     best_of(inside, second);
-    float sum = GROUP > 1 ? value(second) + value(first) : value(first);
+    float sum = GROUP > 1 ? value_of_rank(second) + value_of_rank(first) : value_of_rank(first);
     if (lane == group) score[0] = rank_of(sum);
   }
   u32 open = 0;
@@ -112,21 +114,36 @@ LANE_DEVICE void close_groups(const float (&selection)[N], u32 (&rank)[N]) {
   }
 }
 
-// Chooses for a row of logits, by all lanes of a warp.
+// A row of logits as a warp holds it, and that of the shared expert's gate.
 template <RouterShape S>
-LANE_DEVICE void choose(const float* logits, const float* selection_bias, Routed* chosen) {
-  constexpr int N = ceil_div(S.experts, WARP);
+struct Logits {
+  static constexpr int N = ceil_div(S.experts, WARP);
+  float value[N];
+  float gate;
+
+  LANE_DEVICE void load(const float* logits) {
+    int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < N; i++) value[i] = i * WARP + lane < S.experts ? load_fresh(logits + i * WARP + lane) : 0.f;
+    gate = S.gated ? load_fresh(logits + S.experts) : 0.f;
+  }
+};
+
+// Chooses for a row, by all lanes of a warp.
+template <RouterShape S>
+LANE_DEVICE void choose(const Logits<S>& logits, const float* selection_bias, Routed* chosen) {
+  constexpr int N = Logits<S>::N;
   static_assert(S.used <= WARP && S.groups <= WARP, "the chosen experts, and the groups, are a lane each");
   int lane = threadIdx.x % WARP;
   float score[N], selection[N];
   u32 rank[N];
 #pragma unroll
-  for (int i = 0; i < N; i++) score[i] = i * WARP + lane < S.experts ? logits[i * WARP + lane] : 0.f;
+  for (int i = 0; i < N; i++) score[i] = logits.value[i];
   if constexpr (S.scoring == Scoring::SOFTMAX) {
     float largest = -3.402823466e38f, sum = 0.f;
 #pragma unroll
     for (int i = 0; i < N; i++) largest = i * WARP + lane < S.experts ? fmaxf(largest, score[i]) : largest;
-    largest = warp_max(largest);
+    largest = value_of_rank(__reduce_max_sync(ALL_LANES, rank_of(largest)));
 #pragma unroll
     for (int i = 0; i < N; i++) {
       score[i] = i * WARP + lane < S.experts ? expf(score[i] - largest) : 0.f;
@@ -148,21 +165,22 @@ LANE_DEVICE void choose(const float* logits, const float* selection_bias, Routed
   }
   if constexpr (S.groups > 1) close_groups<S>(selection, rank);
 
-  int expert = 0;
-  float weight = 0.f;  // of the chosen expert `lane`
+  int expert = 0;  // the chosen expert `lane`
 #pragma unroll 1
   for (int j = 0; j < S.used; j++) {
     u32 best;
     int at = best_of(rank, best);
-    float held = 0.f;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-      if (i * WARP + lane != at) continue;
-      held = score[i];
-      rank[i] = 0;
+      if (i * WARP + lane == at) rank[i] = 0;
     }
-    held = __shfl_sync(ALL_LANES, held, at % WARP);
-    if (lane == j) expert = at, weight = held;
+    if (lane == j) expert = at;
+  }
+  float weight = 0.f;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    float held = __shfl_sync(ALL_LANES, score[i], expert % WARP);
+    if (expert / WARP == i) weight = held;
   }
   bool mine = lane < S.used;
   if constexpr (S.scoring == Scoring::SOFTMAX_CHOSEN) {
@@ -172,7 +190,7 @@ LANE_DEVICE void choose(const float* logits, const float* selection_bias, Routed
   }
   if constexpr (S.renormalize) weight /= fmaxf(warp_sum(mine ? weight : 0.f), SMALLEST_SUM);
   if (mine) chosen[lane] = {expert, weight * S.scale};
-  if (S.gated && lane == 0) chosen[S.used] = {0, sigmoid(logits[S.experts])};
+  if (S.gated && lane == 0) chosen[S.used] = {0, sigmoid(logits.gate)};
 }
 
 // ---- The logits. ----

@@ -21,11 +21,14 @@
 namespace lane {
 
 template <RouterShape R, int WARPS>
-LANE_DEVICE void moe_choose(const MoeChoice& choice) {
+LANE_DEVICE void moe_choose(const MoeChoice& choice, Routed* chosen) {
   let_successor_start();
   wait_for_predecessor();
   i64 row = static_cast<i64>(blockIdx.x) * WARPS + threadIdx.x / WARP;
-  if (row < R.rows) choose<R>(choice.logits + row * R.columns(), choice.selection_bias, choice.chosen + row * R.chosen());
+  if (row >= R.rows) return;
+  Logits<R> logits;
+  logits.load(choice.logits + row * R.columns());
+  choose<R>(logits, choice.selection_bias, chosen + row * R.chosen());
 }
 
 // ---- Sorting. ----

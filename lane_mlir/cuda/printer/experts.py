@@ -187,9 +187,9 @@ class Mixture:
         return printing.scratch("logits", "float", 4 * self.launch.rows.data * (self.launch.experts.data + self.gated))
 
     def choice(self, printing: Printing) -> str:
-        """The router's logits, what else decides, and where the choice is written down."""
+        """The router's logits, and what else decides."""
         bias = printing.reads("selection_bias", self.launch.sb)
-        return f"MoeChoice{{{self.logits(printing)}, {bias}, {self.chosen(printing)}}}"
+        return f"MoeChoice{{{self.logits(printing)}, {bias}}}"
 
     def _split(self, formats: Sequence[Format], per_warp: int, whole: bool) -> GemvSplit:
         launch = self.launch
@@ -290,9 +290,9 @@ class Mixture:
         types = (
             f"{type_of(down)}, {self._gemv_shape(split, used * dff, down)}, "
             f"{type_of(of_shared)}, {self._gemv_shape(shared_split, width, of_shared)}, {self.shape}, "
-            f"{dst_of(launch.dst.data)}"
+            f"{self.router_shape()}, {dst_of(launch.dst.data)}"
         )
-        chosen, weight = self.chosen(printing), printing.weight("w_down", launch.wd)
+        choice, weight = self.choice(printing), printing.weight("w_down", launch.wd)
         bias = printing.reads("bias_down", launch.bd)
         shared_weight = printing.weight("shared_down", shared.wd if shared is not None else None)
         hidden = self.hidden(printing, "hidden", rows * used, dff, words)
@@ -302,7 +302,7 @@ class Mixture:
         y, param = printing.writes("y", launch.y), printing.reads("row", launch.param)
         follows = after(printing)
         call = (
-            f"moe_down<{types}, {element_type(launch.y)}>({chosen}, {weight}, {bias}, {shared_weight}, "
+            f"moe_down<{types}, {element_type(launch.y)}>({choice}, {weight}, {bias}, {shared_weight}, "
             f"{hidden}, {shared_hidden}, {y}, {param}, {follows})"
         )
         return Kernel(
@@ -313,6 +313,7 @@ class Mixture:
             grid=(ceil_div(d, split.columns), rows, 1),
             block=split.warps * WARP,
             shared=staged,
+            early=True,
         )
 
     def kernels(self, printing: Printing, after: After = _nothing) -> list[Kernel]:

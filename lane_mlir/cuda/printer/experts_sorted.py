@@ -107,7 +107,8 @@ class SortedMixture:
         )
 
     def _choose(self, printing: Printing) -> Kernel:
-        call = f"moe_choose<{self.mixture.router_shape()}, {_CHOOSE_WARPS}>({self.mixture.choice(printing)})"
+        choice, chosen = self.mixture.choice(printing), self.mixture.chosen(printing)
+        call = f"moe_choose<{self.mixture.router_shape()}, {_CHOOSE_WARPS}>({choice}, {chosen})"
         rows = self.mixture.launch.rows.data
         return self._kernel("moe_choose", call, printing, (ceil_div(rows, _CHOOSE_WARPS), 1, 1), _CHOOSE_WARPS * WARP)
 

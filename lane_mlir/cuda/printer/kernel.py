@@ -84,6 +84,11 @@ class Kernel:
     pdl: bool = True
     """Launched so that it may start before its predecessor has ended; it waits by itself."""
     cooperative: bool = False
+    early: bool = False
+    """
+    It reads before its wait what the kernel before its predecessor wrote; its predecessor, of the same launch, lets it
+    start only after a wait of its own.
+    """
 
     def signature(self) -> tuple[object, ...]:
         """Equal for kernels that have the same text and the same size."""

@@ -196,6 +196,8 @@ def test_norm_of_the_mixture(
     )  # fmt: skip
     got.check(4 * tolerance(numerics))
     assert [use.kernel.name for use in got.unit.uses] == ["moe_router", "moe_hidden_q4_0", "moe_down_q8_0"]
+    # The last chooses from the logits while the second is still at work.
+    assert [use.kernel.early for use in got.unit.uses] == [False, False, True]
 
 
 def test_sum_and_norm_of_the_mixture(compare: Any, random: Any, out: Any, transposed: Any, experts: Any):
