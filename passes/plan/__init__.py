@@ -47,8 +47,8 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
         "weight and its shape; it fires once for each product of a launch.",
         SEQUENCES: "What a step runs once for each of its sequences, in one launch for all: delta rule, gates, "
         "convolutions, attention, joins, row sets, rotations, arg-max.",
-        DEFERRED_NORM: "A norm that follows a product in its launch leaves the division by the root mean square to the "
-        "products that read it: each block of the product norms the columns that it computes, and none waits for a row.",
+        DEFERRED_NORM: "A norm that follows a product in its launch leaves the division by the root mean square to "
+        "the products that read it: each block norms the columns that it computes, and none waits for a row.",
     }
 )
 """What each does."""
