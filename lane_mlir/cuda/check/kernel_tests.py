@@ -121,8 +121,8 @@ class CardRunner:
         for i, bound in enumerate(launches):
             try:
                 # What is early relies on its own predecessor, which is then late.
-                (stream if slow is None or bound.use.kernel.early else slow).launch(bound.launch)
-                if slow is None or i + 1 == len(launches) or not launches[i + 1].use.kernel.early:
+                (stream if slow is None or bound.launch.early else slow).launch(bound.launch)
+                if slow is None or i + 1 == len(launches) or not launches[i + 1].launch.early:
                     stream.sync()
             except DriverError as error:
                 if not error.is_fault:

@@ -129,7 +129,7 @@ class LaunchCheck:
             self._upload(launch)
             for bound in self._kernels[launch]:
                 # What is early relies on its own predecessor, which is then late.
-                if repeat < REPEATS or bound.use.kernel.early:
+                if repeat < REPEATS or bound.launch.early:
                     stream.launch(bound.launch)
                 else:
                     self._slow.launch(bound.launch)

@@ -59,6 +59,7 @@ class KernelForm:
     shared: int
     pdl: bool
     cooperative: bool
+    early: bool = False
 
     @property
     def signature(self) -> Signature:

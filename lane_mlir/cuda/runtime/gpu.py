@@ -77,6 +77,8 @@ class KernelLaunch:
     shared: int = 0
     pdl: bool = False
     cooperative: bool = False
+    early: bool = False
+    """It relies on its own predecessor, and must follow it directly."""
 
 
 class Event(Protocol):

@@ -46,6 +46,7 @@ def bind(kernel: KernelHandle, form: KernelForm, arguments: Iterable[int], *, pd
         form.shared,
         pdl=pdl and form.pdl,
         cooperative=form.cooperative,
+        early=form.early,
     )
 
 
