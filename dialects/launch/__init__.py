@@ -40,7 +40,7 @@ from lane_mlir.dialects.launch.attributes import (
     TailAttr,
     TensorAttr,
 )
-from lane_mlir.dialects.launch.buffers import BufferOp, buffer_of, length_of
+from lane_mlir.dialects.launch.buffers import BufferOp, buffer_of, elements, length_of
 from lane_mlir.dialects.launch.elementwise import BinaryOp, ScaleOp, SwiGluOp, UnaryOp
 from lane_mlir.dialects.launch.fold import FoldOp
 from lane_mlir.dialects.launch.mixture import MoeOp, Router, SharedExpert
@@ -193,5 +193,6 @@ __all__ = [
     "ViewOp",
     "YieldOp",
     "buffer_of",
+    "elements",
     "length_of",
 ]

@@ -265,3 +265,8 @@ def buffer_of(value: SSAValue) -> BufferOp:
 def length_of(value: SSAValue) -> int:
     """The number of elements of a buffer."""
     return buffer_of(value).length
+
+
+def elements(value: SSAValue) -> tuple[BufferOp, int, int]:
+    """Which elements a buffer has: what holds them, the first and the one after the last."""
+    return buffer_of(value).holder(Touch.PLAIN)

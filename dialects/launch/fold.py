@@ -9,6 +9,8 @@ from xdsl.ir import Block, Region, SSAValue
 from xdsl.irdl import irdl_op_definition, region_def, traits_def
 from xdsl.traits import NoTerminator
 
+from lane_mlir.dialects.launch.attention import AttentionOp
+from lane_mlir.dialects.launch.attributes import Fill
 from lane_mlir.dialects.launch.buffers import buffer_of
 from lane_mlir.dialects.launch.elementwise import BinaryOp
 from lane_mlir.dialects.launch.mixture import MoeOp
@@ -59,7 +61,7 @@ class FoldOp(LaunchOp):
 
     def reads(self) -> Sequence[SSAValue]:
         first, then = self._launches()
-        made = {_holder(value, Touch.PLAIN) for value in first.writes()}
+        made = {_holder(value, Touch.PLAIN) for value in first.writes() if not _is_state(value)}
         outside = (value for value in then.reads() if _holder(value, Touch.PLAIN) not in made)
         return tuple(dict.fromkeys([*first.reads(), *outside]))
 
@@ -69,7 +71,9 @@ class FoldOp(LaunchOp):
 
     def updates(self) -> Sequence[SSAValue]:
         first, then = self._launches()
-        return (*first.updates(), *then.updates())
+        # Rows that the first sets in a state that the second reads.
+        handed = {value for value in first.writes() if _is_state(value)}.intersection(then.reads())
+        return (*first.updates(), *then.updates(), *handed)
 
     def typed(self, numerics: Numerics) -> Sequence[SSAValue]:
         first, then = self._launches()
@@ -78,7 +82,7 @@ class FoldOp(LaunchOp):
     def touches(self, numerics: Numerics) -> tuple[Touched, Touched]:
         first, then = self._launches()
         (first_reads, first_writes), (then_reads, then_writes) = first.touches(numerics), then.touches(numerics)
-        made = {(_holder(value, form), form) for value, form in first_writes}
+        made = {(_holder(value, form), form) for value, form in first_writes if not _is_state(value)}
         outside = ((value, form) for value, form in then_reads if (_holder(value, form), form) not in made)
         return [*first_reads, *outside], [*first_writes, *then_writes]
 
@@ -103,6 +107,8 @@ class FoldOp(LaunchOp):
             return "gather_norm"
         if isinstance(self.then, RopePartsOp):
             return "gemv_rope"
+        if isinstance(self.then, AttentionOp):
+            return "rope_attention"
         return "moe_norm" if self.finished_mixture() is not None else self.KIND
 
     def mixture(self) -> LaunchOp | None:
@@ -128,6 +134,11 @@ class FoldOp(LaunchOp):
             raise self.refuse(f"holds {', '.join(op.name for op in launches) or 'nothing'}, expected two launches")
         if self.body.block.args:
             raise self.refuse("has block arguments, expected none")
+
+
+def _is_state(buffer: SSAValue) -> bool:
+    """Whether a buffer has elements that were there before the launch."""
+    return buffer_of(buffer).holder(Touch.PLAIN)[0].fill.data is not Fill.COMPUTED
 
 
 def _holder(buffer: SSAValue, form: Touch) -> SSAValue:

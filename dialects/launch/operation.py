@@ -143,7 +143,7 @@ class LaunchOp(IRDLOperation, ABC):
     Base of the launches.
 
     `covers`: the numbers of the lifted ops that the launch computes. `rules`: the rules that made it, one name for each
-    firing. Of a fold and the launches in it, the fold says both.
+    firing. Of a fold and the launches in it, the fold says both; a rotation in it says which of the ops are its.
     """
 
     covers = opt_prop_def(NumbersAttr, default_value=NumbersAttr(()))

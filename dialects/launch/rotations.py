@@ -61,6 +61,20 @@ def expect_heads(op: LaunchOp, heads: int, per_row: int) -> None:
         raise op.refuse(f"heads = {heads} is no multiple of per_row = {per_row}")
 
 
+@dataclass(frozen=True)
+class Rotation:
+    """One rotation of several: its heads, how they are read, normed and written."""
+
+    x: SSAValue
+    y: Target
+    heads: int
+    per_row: int
+    part: Part | None = None
+    norm: tuple[SSAValue, float] | None = None
+    yz: int = 0
+    """Elements between the tables of two sequences that the heads of a batch land in; 0 without one."""
+
+
 @irdl_op_definition
 class RopeOp(LaunchOp):
     """
@@ -132,6 +146,12 @@ class RopeOp(LaunchOp):
     def target(self) -> Target:
         return target_of(self.y, self.param, self.dst)
 
+    def each(self) -> list[Rotation]:
+        """The rotation, as one of several."""
+        norm = (self.norm, self.eps.data) if self.norm is not None and self.eps is not None else None
+        part = self.part.data if self.part is not None else None
+        return [Rotation(self.x, self.target, self.heads.data, self.per_row.data, part, norm)]
+
     def reads(self) -> Sequence[SSAValue]:
         return present(self.x, self.norm, self.cos, self.sin, self.pos, self.param)
 
@@ -164,20 +184,6 @@ class RopeOp(LaunchOp):
         self.expect_units("x", self.x, heads, hd, part, f"heads = {heads} by hd = {hd}")
         self.expect_length("norm", self.norm, hd, f"hd = {hd}")
         self.expect_target("y", self.target, heads, hd)
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """One rotation of several: its heads, how they are read, normed and written."""
-
-    x: SSAValue
-    y: Target
-    heads: int
-    per_row: int
-    part: Part | None = None
-    norm: tuple[SSAValue, float] | None = None
-    yz: int = 0
-    """Elements between the tables of two sequences that the heads of a batch land in; 0 without one."""
 
 
 @irdl_op_definition

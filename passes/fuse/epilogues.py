@@ -21,7 +21,16 @@ class GemvNormEpilogue(FusionRule):
         for source in _normed(self, op):
             product = gemv(source)
             if product is not None and product.landing.dst.own:
-                yield Place("gemv_norm_epilogue", (source, op))
+                rotation = self._rotation_of(op)
+                refusal = "" if rotation is None else f"{describe(rotation)}, which reads the norm, takes it instead"
+                yield Place("gemv_norm_epilogue", (source, op), refusal=refusal)
+
+    def _rotation_of(self, norm: Operation) -> RopeOp | None:
+        """The rotation of heads that are normed, if nothing else reads them."""
+        readers = [reader for result in norm.results for reader in self.graph.readers(result)]
+        while len(readers) == 1 and isinstance(readers[0], ViewOp):
+            readers = list(self.graph.readers(readers[0].result))
+        return readers[0] if len(readers) == 1 and isinstance(readers[0], RopeOp) else None
 
 
 class MoeDeferredFinalize(FusionRule):

@@ -61,10 +61,10 @@ RULES: Sequence[str] = (
 LATE: Sequence[str] = ("rope_parts", "gemv_parts")
 """The rules that apply once every product's activation is quantized where it will be read."""
 
-ON_LAUNCHES: Sequence[str] = ("rows_a_warp", "sequences", "deferred_norm")
+ON_LAUNCHES: Sequence[str] = ("rows_a_warp", "sequences", "deferred_norm", "deferred_rope")
 """The rules that act on launches, in `plan`."""
 
-OWN: Sequence[str] = ("deferred_norm",)
+OWN: Sequence[str] = ("deferred_norm", "deferred_rope")
 """Rules of our own, beside the table: they act on launches, in `plan`, after all others."""
 
 _IMPLEMENTED: Mapping[str, type[FusionRule]] = MappingProxyType(

@@ -12,7 +12,19 @@ from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Target
 from lane_mlir.dialects.tg import Activation, Numerics
 from lane_mlir.formats import Format
-from lane_mlir.passes.forms import GemvForm, RopeForm, Scope, describe, gemv, glu, head_parts, in_place, leaves, rope
+from lane_mlir.passes.forms import (
+    GemvForm,
+    RopeForm,
+    Scope,
+    covers,
+    describe,
+    gemv,
+    glu,
+    head_parts,
+    in_place,
+    leaves,
+    rope,
+)
 from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.link.norms import share_quantized
 from lane_mlir.passes.link.rotations import rope_parts
@@ -68,6 +80,7 @@ def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     judge.side_by_side(op)
     forms: list[GemvForm] = []
     rotations: list[RopeForm] = []
+    rotated: list[int] = []
     for part in op.parts:
         product, rotation = head_parts(part)
         form = gemv(product, scope.of(leaves(product)))
@@ -77,8 +90,9 @@ def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         forms.append(form)
         if rotation is not None:
             rotations.append(_rotation(judge, part, rotation, scope))
+            rotated += covers(rotation)
     products = _gemm_parts(judge, forms)
-    return launch.FoldOp(products, rope_parts(judge, rotations, scope)) if rotations else products
+    return launch.FoldOp(products, rope_parts(judge, rotations, scope, rotated)) if rotations else products
 
 
 def _gemm_parts(judge: Judge, forms: Sequence[GemvForm]) -> launch.GemmPartsOp:
@@ -110,7 +124,7 @@ def link_head_epilogue(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     if rotation is None:
         raise Refusal("its parts are no product and the rotation of its heads")
     form = _rotation(judge, op, rotation, scope)
-    return launch.FoldOp(judge.link_part(product, scope), rope_parts(judge, [form], scope))
+    return launch.FoldOp(judge.link_part(product, scope), rope_parts(judge, [form], scope, covers(rotation)))
 
 
 def _rotation(judge: Judge, op: Operation, rotation: Operation, scope: Scope) -> RopeForm:

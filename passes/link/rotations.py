@@ -54,8 +54,10 @@ def link_rope_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     return rope_parts(judge, forms, scope)
 
 
-def rope_parts(judge: Judge, forms: Sequence[RopeForm], scope: Scope) -> launch.RopePartsOp:
-    """The launch of several rotations at one position by the same tables."""
+def rope_parts(
+    judge: Judge, forms: Sequence[RopeForm], scope: Scope, covered: Sequence[int] = ()
+) -> launch.RopePartsOp:
+    """The launch of several rotations at one position by the same tables; `covered`: what it covers, in a fold."""
     first = forms[0]
     for form in forms:
         judge.inside_only(scope, form.inside)
@@ -75,4 +77,5 @@ def rope_parts(judge: Judge, forms: Sequence[RopeForm], scope: Scope) -> launch.
         hd=first.width,
         half=first.half,
         pairing=first.pairing,
+        covers=covered,
     )

@@ -2,7 +2,7 @@
 The planner: a schedule as `link` leaves it becomes one that a target runs as it is.
 
 In order: rows a warp and split counts, chosen for the chip; whole blocks of what is read quantized; the forms and types
-of the buffers; launches of several sequences as one; norms that leave their division to their readers; the buffers'
+of the buffers; launches of several sequences as one; norms and rotations that are left to what reads them; the buffers'
 places in one arena; and at the end a check of the whole that knows nothing of the planner.
 """
 
@@ -36,9 +36,10 @@ from lane_mlir.passes.plan.check import CheckPlanPass, check
 from lane_mlir.passes.plan.counts import ROWS_A_WARP, choose_rows_a_warp, choose_splits, share_key_rows
 from lane_mlir.passes.plan.errors import NoKernel, Shape, Unbound
 from lane_mlir.passes.plan.norms import DEFERRED_NORM, defer_norms
+from lane_mlir.passes.plan.rotations import DEFERRED_ROPE, defer_rotations
 from lane_mlir.passes.plan.sequences import SEQUENCES, merge_sequences
 
-RULES = (ROWS_A_WARP, SEQUENCES, DEFERRED_NORM)
+RULES = (ROWS_A_WARP, SEQUENCES, DEFERRED_NORM, DEFERRED_ROPE)
 """The rules that act on launches, in their order."""
 
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
@@ -49,6 +50,7 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
         "convolutions, attention, joins, row sets, rotations, arg-max.",
         DEFERRED_NORM: "A norm that follows a product in its launch leaves the division by the root mean square to "
         "the products that read it: each block norms the columns that it computes, and none waits for a row.",
+        DEFERRED_ROPE: "The rotations of a token's queries and key are left to the attention that reads them.",
     }
 )
 """What each does."""
@@ -102,7 +104,9 @@ def plan(schedule: ScheduleOp, held: Collection[str] = ()) -> Report:
         merge_sequences(schedule.clone(), on, report, held=True)
     else:
         merged = merge_sequences(schedule, on, report)
-    if defer_norms(schedule, numerics, report, held=DEFERRED_NORM in held) or merged:
+    deferred = defer_norms(schedule, numerics, report, held=DEFERRED_NORM in held)
+    moved = defer_rotations(schedule, report, held=DEFERRED_ROPE in held)
+    if merged or deferred or moved:
         launches = schedule.launches()
         touches = [launch.touches(numerics) for launch in launches]
         mark_forms(schedule, touches)

@@ -9,7 +9,6 @@ Nobody then waits for a row. A rule of our own, beside the table: the launches s
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -27,13 +26,12 @@ from lane_mlir.dialects.launch import (
     NamesAttr,
     NormOp,
     ScheduleOp,
-    Touch,
-    ViewOp,
     buffer_of,
 )
 from lane_mlir.dialects.tg import Numerics
 from lane_mlir.passes.fuse.report import Decision, Outcome, Report
 from lane_mlir.passes.plan.errors import named
+from lane_mlir.passes.plan.uses import Uses
 
 DEFERRED_NORM = "deferred_norm"
 
@@ -53,50 +51,29 @@ def defer_norms(schedule: ScheduleOp, numerics: Numerics, report: Report, *, hel
     uses = Uses(schedule)
     deferred = False
     for launch in uses.launches:
-        if not isinstance(launch, FoldOp) or not isinstance(launch.then, NormOp) or launch.then.out is None:
+        norm = launch.then if isinstance(launch, FoldOp) else None
+        if not isinstance(launch, FoldOp) or not isinstance(norm, NormOp) or norm.out is None:
             continue
-        norm = launch.then
         outcome, reason = Outcome.HELD if held else Outcome.FIRED, f"{DEFERRED_NORM} is held" if held else ""
         try:
             _check_by_columns(launch.first, norm, numerics)
-            readers = [_divides(reader, launch.then.out, numerics) for reader in uses.only_readers(launch, norm.out)]
+            readers = [_divides(reader, norm.out, numerics) for reader in _readers(uses, launch, norm.out)]
             if not held:
                 _defer(launch, norm, readers)
                 deferred = True
         except Whole as why:
             outcome, reason = Outcome.REFUSED, str(why)
-        where = buffer_of(launch.then.out).label.data
+        where = buffer_of(norm.out).label.data
         decision = Decision(DEFERRED_NORM, launch.kind(), launch.covers.data, outcome, reason, where)
         report.record(decision, nth=len(report))
     return deferred
 
 
-class Uses:
-    """What the launches of a schedule read and write, by what holds it."""
-
-    def __init__(self, schedule: ScheduleOp):
-        self.launches = [launch for launch in schedule.launches() if not isinstance(launch, ViewOp)]
-        self._readers: dict[BufferOp, list[LaunchOp]] = defaultdict(list)
-        self._writers: dict[BufferOp, list[LaunchOp]] = defaultdict(list)
-        self._outputs = {_holder(value) for value in schedule.outputs()}
-        for launch in self.launches:
-            for values, users in ((launch.reads(), self._readers), (launch.writes(), self._writers)):
-                for value in values:
-                    users[_holder(value)].append(launch)
-
-    def only_readers(self, launch: LaunchOp, value: SSAValue | None) -> Sequence[LaunchOp]:
-        """What reads a result that only one launch writes. Raises Whole if something else may touch it."""
-        assert value is not None
-        buffer = buffer_of(value)
-        if buffer.fill.data is not Fill.COMPUTED or buffer in self._outputs or self._writers[buffer] != [launch]:
-            raise Whole(f"{named(value)} is not a result of this launch alone, within the step")
-        if not self._readers[buffer]:
-            raise Whole(f"nothing reads {named(value)}")
-        return self._readers[buffer]
-
-
-def _holder(value: SSAValue) -> BufferOp:
-    return buffer_of(value).holder(Touch.PLAIN)[0]
+def _readers(uses: Uses, launch: LaunchOp, out: SSAValue) -> Sequence[LaunchOp]:
+    readers = uses.readers_within(launch, out)
+    if not readers:
+        raise Whole(f"{named(out)} is not read within the step, or not a result of this launch alone")
+    return readers
 
 
 def _check_by_columns(product: LaunchOp, norm: NormOp, numerics: Numerics) -> None:

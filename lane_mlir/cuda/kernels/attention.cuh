@@ -13,7 +13,7 @@
 // Limits: own, hd, vd, pitches and offsets are multiples of the vectors.
 #pragma once
 
-#include "attention_parts.cuh"
+#include "attention_rope.cuh"
 
 namespace lane {
 
@@ -256,8 +256,8 @@ LANE_DEVICE void attend(Seen<S>& seen, A& ahead, const O& o, i64 sequence, int k
   }
 }
 
-template <AttentionShape S, typename K, typename V, typename TAIL>
-LANE_DEVICE void attention(const AttentionOperands<K, V, TAIL>& o) {
+template <AttentionShape S, typename K, typename V, typename TAIL, typename BEFORE>
+LANE_DEVICE void attention(AttentionOperands<K, V, TAIL> o, const BEFORE& before) {
   constexpr int SET_WARPS = S.warps_a_set();
   float* queries = reinterpret_cast<float*>(shared_memory);
   float* all_scores = queries + ceil_div(S.query_floats(), 4) * 4;
@@ -269,13 +269,19 @@ LANE_DEVICE void attention(const AttentionOperands<K, V, TAIL>& o) {
   let_successor_start();
   wait_for_predecessor();
   int row = blockIdx.z, first_head = blockIdx.y * S.per_block;
-  Portion part = portion<S>(attended<S>(o.pos, row));
+  Span span = attended<S>(o.pos, row);
+  Portion part = portion<S>(span);
   if (static_cast<int>(blockIdx.x) >= part.parts) return;
 
   int warp = threadIdx.x / WARP, set = warp % S.sets(), place = warp / S.sets();
   int group = static_cast<int>(threadIdx.x) % WARP / S.lanes, key_head = first_head / S.group;
   int first = part.begin + place * S.groups();
   i64 sequence = row * S.seq;
+  if constexpr (BEFORE::ROTATES) {
+    before.template run<S, K>(row, first_head, part.end == span.end, made, nullptr);
+    o.q = made - (static_cast<i64>(row) * S.heads + first_head) * S.q_pitch;
+    __syncthreads();
+  }
   Ahead<S, K, V, TAIL> ahead;
   ahead.load_keys(o, sequence, key_head, first + group, SET_WARPS * S.groups(), part.end);
   ahead.load_values(o, sequence, key_head, first + group, SET_WARPS * S.groups(), part.end);

@@ -17,7 +17,7 @@
 // Limits: per_block at most 8; hd and vd multiples of 8 and at most 256; no tails.
 #pragma once
 
-#include "attention_parts.cuh"
+#include "attention_rope.cuh"
 #include "mma.cuh"
 
 namespace lane {
@@ -87,6 +87,19 @@ struct TileAhead {
         int vector = 4 * block + t();
         key[block][half] = {0, 0, 0, 0};
         if (j < end && (S.hd % 32 == 0 || 8 * vector < S.hd)) key[block][half] = from[vector];
+      }
+    }
+  }
+
+  // The key of one of the positions, `place` of them, from shared memory.
+  LANE_DEVICE void take_key(int place, const uint4* row) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      if (g() + 8 * half != place) continue;
+#pragma unroll
+      for (int block = 0; block < KEY_BLOCKS; block++) {
+        int vector = 4 * block + t();
+        if (S.hd % 32 == 0 || 8 * vector < S.hd) key[block][half] = row[vector];
       }
     }
   }
@@ -219,8 +232,8 @@ struct Turned {
   }
 };
 
-template <AttentionShape S, typename TAIL>
-LANE_DEVICE void attention_mma(const AttentionOperands<f16, f16, TAIL>& o) {
+template <AttentionShape S, typename TAIL, typename BEFORE>
+LANE_DEVICE void attention_mma(AttentionOperands<f16, f16, TAIL> o, const BEFORE& before) {
   static_assert(S.per_block <= MMA_HEADS && S.hd <= 256 && S.vd <= 256 && S.hd % 8 == 0 && S.vd % 8 == 0 && S.own == S.hd);
   uint4* queries = shared_memory;
   float2* pairs = reinterpret_cast<float2*>(shared_memory + QueryTiles<S>::STEPS * WARP);  // [warps, per_block]
@@ -232,7 +245,8 @@ LANE_DEVICE void attention_mma(const AttentionOperands<f16, f16, TAIL>& o) {
   int row = blockIdx.z, first_head = blockIdx.y * S.per_block;
   Span span = attended<S>(o.pos, row);
   QueryTiles<S> tiles;
-  tiles.load(o, static_cast<i64>(row) * S.heads + first_head);
+  i64 first_unit = static_cast<i64>(row) * S.heads + first_head;
+  if constexpr (!BEFORE::ROTATES) tiles.load(o, first_unit);
   Portion part = portion<S>(span);
   if (static_cast<int>(blockIdx.x) >= part.parts) return;
 
@@ -240,9 +254,19 @@ LANE_DEVICE void attention_mma(const AttentionOperands<f16, f16, TAIL>& o) {
   const f16* keys = o.k + row * S.seq + static_cast<i64>(key_head) * S.hd;
   const f16* values = o.v + row * S.seq + S.v_offset + static_cast<i64>(key_head) * S.vd;
   int first = part.begin + warp * TILE_KEYS;
+  // The newest key, where this block rotates it, is not in the cache yet.
+  bool newest = part.end == span.end;
   TileAhead<S> ahead;
-  ahead.load_keys(keys, first, part.end);
+  ahead.load_keys(keys, first, BEFORE::ROTATES && newest ? part.end - 1 : part.end);
   ahead.load_values(values, first, part.end);
+  if constexpr (BEFORE::ROTATES) {
+    uint4* key_row = reinterpret_cast<uint4*>(made + S.per_block * S.hd);
+    before.template run<S>(row, first_head, newest, made, reinterpret_cast<f16*>(key_row));
+    o.q = made - first_unit * S.q_pitch;
+    __syncthreads();
+    tiles.load(o, first_unit);
+    if (newest) ahead.take_key(part.end - 1 - first, key_row);
+  }
   tiles.store(queries);
   __syncthreads();
 

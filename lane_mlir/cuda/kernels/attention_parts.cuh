@@ -63,7 +63,11 @@ struct AttentionShape {
   // Floats of shared memory: the queries, the scores of each group, the warps' results with their weights.
   LANE_CONSTANT int query_floats() const { return per_block * hd; }
   LANE_CONSTANT int score_floats() const { return ceil_div(warps * groups() * scores(), 4) * 4; }
-  LANE_CONSTANT int part_floats() const { return max_of(warps_a_set() * per_block * vd, 4 * threads()); }
+  LANE_CONSTANT int part_floats() const {
+    return max_of(max_of(warps_a_set() * per_block * vd, 4 * threads()), rotated_floats());
+  }
+  // Of rotated queries, and a key in f16, until the results are made where they are.
+  LANE_CONSTANT int rotated_floats() const { return per_block * hd + ceil_div(hd, 2); }
   LANE_CONSTANT int weight_floats() const { return per_block * (MAX_PARTS + 2); }
 };
 

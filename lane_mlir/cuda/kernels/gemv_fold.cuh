@@ -1,12 +1,7 @@
-// Folds of products of a few rows with what is done with their result: a norm of its rows, rotations of its heads.
-//
-// A norm is done by each block for the columns that it computes. Of rotations, the results are in memory, and the last block
-// to write a part of what one reads does it; blocks count themselves off at counters that are zero at load and that the last
-// sets back to zero.
+// A product of a few rows folded with the norm of its rows: each block norms the columns that it computes.
 #pragma once
 
 #include "gemv.cuh"
-#include "rope.cuh"
 
 namespace lane {
 
@@ -64,52 +59,6 @@ struct NormColumns {
       s *= kept.w[i];
       if constexpr (F32) y[at] = s;
       if constexpr (WORDS != 0) quantize_warp<WORDS>(s, at / QBLOCK, words, scales);
-    }
-  }
-};
-
-// Heads of product PRODUCT are rotated by the last block to write columns of them, a warp each. Head h of a row begins
-// at column FIRST + h·PITCH; of `side`, x is the result of the product. `next`: the same for another product, or nothing.
-template <RopeShape R, int PRODUCT, int FIRST, int PITCH, typename SIDE, typename NEXT>
-struct RopeAfter {
-  RopeTables tables;
-  SIDE side;
-  u32* counters;  // one for each head of a row
-  NEXT next;
-
-  template <GemvShape S>
-  struct Kept {
-    LANE_DEVICE void load(const RopeAfter&, int, int) {}
-    LANE_DEVICE void read(const RopeAfter&, int, int) {}
-  };
-
-  template <GemvShape S>
-  LANE_DEVICE void run(const Kept<S>&, int product, int first, int n) const {
-    if (product != PRODUCT) {
-      next.template run<S>({}, product, first, n);
-      return;
-    }
-    constexpr int COLUMNS = S.columns(), TOUCHED = COLUMNS / PITCH + 2, HEADS = SIDE::shape.per_row;
-    __shared__ bool complete[TOUCHED];
-    int last = min(first + COLUMNS, n);
-    int from = max((first - FIRST - R.hd) / PITCH, 0);  // no head before it has columns here
-    __threadfence();
-    __syncthreads();
-    for (int i = threadIdx.x; i < TOUCHED; i += S.threads()) {
-      int head = from + i, begin = FIRST + head * PITCH, end = begin + R.hd;
-      bool touched = head < HEADS && begin < last && end > first;
-      u32 blocks = (end - 1) / COLUMNS - begin / COLUMNS + 1;
-      complete[i] = touched && atomicInc(counters + head, blocks - 1) == blocks - 1;
-    }
-    __syncthreads();
-    __threadfence();
-    for (int i = threadIdx.x / WARP; i < TOUCHED * S.m; i += S.warps) {
-      if (!complete[i % TOUCHED]) continue;
-      int unit = i / TOUCHED * HEADS + from + i % TOUCHED;
-      HeadValues<R> head, norm;
-      if constexpr (SIDE::shape.norm) norm.load(side.norm);
-      head.load(side.x + SIDE::shape.part.at(unit, R.hd, 0));
-      rope_head(head, norm, side, unit, tables);
     }
   }
 };

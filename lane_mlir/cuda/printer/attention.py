@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lane_mlir.cuda.kernels.attention import ATTN_TILE, PART_KEYS, RowSplit, split_rows
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, QBLOCK
 from lane_mlir.cuda.printer.kernel import (
+    Folds,
     Kernel,
     Printers,
     Printing,
@@ -17,8 +18,9 @@ from lane_mlir.cuda.printer.kernel import (
     refuse,
     struct,
 )
+from lane_mlir.cuda.printer.rotations import rope_shape, rope_side, rope_tables
 from lane_mlir.cuda.printer.vectors import WARP, numbers_of, quantize_apart, vector_width
-from lane_mlir.dialects.launch import AttentionOp, DType, buffer_of
+from lane_mlir.dialects.launch import AttentionOp, DType, FoldOp, RopeOp, RopePartsOp, buffer_of, elements
 from lane_mlir.dialects.launch.operation import ceil_div
 
 _MAX_PARTS = 64
@@ -114,14 +116,16 @@ class AttentionConstants:
             **kernel,
         )
 
-    def operands(self, printing: Printing, partial: str = "nullptr", counter: str = "nullptr") -> str:
-        """`AttentionOperands<f16, f16, float>{…}` with its buffers."""
+    def operands(
+        self, printing: Printing, partial: str = "nullptr", counter: str = "nullptr", *, reads_q: bool = True
+    ) -> str:
+        """`AttentionOperands<f16, f16, float>{…}` with its buffers; `reads_q`: unless the kernel makes the queries."""
         launch = self.launch
         types = ", ".join(element_type(v) if v is not None else "float" for v in (launch.kc, launch.vc, launch.k_tail))
         read = [
             printing.reads(name, value)
             for name, value in (
-                ("q", launch.q),
+                ("q", launch.q if reads_q else None),
                 ("k", launch.kc),
                 ("v", launch.vc),
                 ("pos", launch.pos),
@@ -191,8 +195,34 @@ def _flash_bytes(launch: AttentionOp, keys: int) -> int:
     return 2 * (2 * _FLASH_QUERIES * hd + 2 * keys * (hd + vd))
 
 
-def print_rows(launch: AttentionOp, printing: Printing) -> Sequence[Kernel]:
-    """Attention row by row: a block takes a row, some heads of one key head, and a part of the positions."""
+def print_rotated(launch: FoldOp, printing: Printing) -> Sequence[Kernel]:
+    """Attention row by row, whose blocks rotate the heads that they read beforehand."""
+    rope, then = launch.first, launch.then
+    assert isinstance(rope, RopeOp | RopePartsOp)
+    assert isinstance(then, AttentionOp)
+    if then.rows.data > 1 and then.seq is None:
+        raise refuse(launch, f"each of its {then.rows.data} rows attends keys that other rows rotate")
+    return print_rows(then, printing, rope)
+
+
+def _rotations(rope: RopeOp | RopePartsOp, attention: AttentionOp, printing: Printing) -> str:
+    """`RotateBefore<RopeShape{…}, RopeSide<…>, RopeSide<…>>{…}`."""
+    tables, query, key = rope_tables(rope, printing), "", "NothingBefore{}"
+    for side in rope.each():
+        if elements(side.y.buffer) == elements(attention.q):
+            query = rope_side(side, printing, "_query")
+        else:
+            key = rope_side(side, printing, "_key")
+    sides = (query, key)
+    types = ", ".join(side[: side.rindex("{")] for side in sides)
+    return f"RotateBefore<{rope_shape(rope)}, {types}>{{{tables}, {', '.join(sides)}}}"
+
+
+def print_rows(launch: AttentionOp, printing: Printing, rope: RopeOp | RopePartsOp | None = None) -> Sequence[Kernel]:
+    """
+    Attention row by row: a block takes a row, some heads of one key head, and a part of the positions. `rope`: the
+    rotations that are left to it.
+    """
     rows, heads, per_block, vd = launch.rows.data, launch.heads.data, launch.per_block.data, launch.vd.data
     made = AttentionConstants.of(launch, printing, per_block * vd)
     blocks = heads // per_block
@@ -234,10 +264,12 @@ def print_rows(launch: AttentionOp, printing: Printing) -> Sequence[Kernel]:
     if shared > printing.chip.shared_memory_bytes:
         raise refuse(launch, f"{per_block} heads a block of hd = {launch.hd.data} take {shared} bytes of shared memory")
     name = "attention_mma" if on_tensor_cores else "attention"
+    before = "NothingBefore{}" if rope is None else _rotations(rope, launch, printing)
+    operands = made.operands(printing, partial, counter, reads_q=rope is None)
     kernel = Kernel(
-        name=name,
+        name=name if rope is None else f"rope_{name}",
         header=f"{name}.cuh",
-        call=f"{name}<{made.shape(**numbers)}>({made.operands(printing, partial, counter)})",
+        call=f"{name}<{made.shape(**numbers)}>({operands}, {before})",
         arguments=printing.take(),
         grid=(parts, blocks, rows),
         block=warps * WARP,
@@ -260,7 +292,7 @@ def _tile_bytes(launch: AttentionOp) -> int:
     """Shared memory of a block on tensor cores: queries, the warps' sums and results, and their weights."""
     per_block, vd = launch.per_block.data, launch.vd.data
     queries = 2 * ceil_div(launch.hd.data, 32) * WARP * 16
-    results = max(_TILE_WARPS * per_block * vd, 4 * _TILE_WARPS * WARP)
+    results = max(_TILE_WARPS * per_block * vd, 4 * _TILE_WARPS * WARP, _rotated_floats(launch))
     return queries + 8 * _TILE_WARPS * _TILE_HEADS + 4 * results + 4 * per_block * (_MAX_PARTS + 2)
 
 
@@ -276,15 +308,22 @@ def _parts(launch: AttentionOp, on_tensor_cores: bool) -> tuple[int, int]:
     return min(launch.splits.data, ceil_div(launch.len.data, least), _MAX_PARTS), least
 
 
+def _rotated_floats(launch: AttentionOp) -> int:
+    """Of rotated queries, and a key in f16, which lie where the results will."""
+    return launch.per_block.data * launch.hd.data + ceil_div(launch.hd.data, 2)
+
+
 def _row_bytes(launch: AttentionOp, split: RowSplit) -> int:
     """Shared memory of a block: queries, scores, the warps' results and their weights."""
     per_block, threads = launch.per_block.data, split.warps * WARP
     sets = per_block // split.heads_a_warp
     queries = ceil_div(per_block * launch.hd.data, 4) * 4
     scores = split.warps * (WARP // split.lanes) * split.at_once * split.heads_a_warp
-    results = max(split.warps // sets * per_block * launch.vd.data, 4 * threads)
+    results = max(split.warps // sets * per_block * launch.vd.data, 4 * threads, _rotated_floats(launch))
     weights = per_block * (_MAX_PARTS + 2)
     return 4 * (queries + ceil_div(scores, 4) * 4 + ceil_div(results, 4) * 4 + weights)
 
 
 PRINTERS: Printers = {AttentionOp: print_attention}
+
+FOLDS: Folds = {(RopeOp, AttentionOp): print_rotated, (RopePartsOp, AttentionOp): print_rotated}

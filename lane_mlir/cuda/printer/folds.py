@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lane_mlir.cuda.printer import mixture, movement, product_folds
+from lane_mlir.cuda.printer import attention, mixture, movement, product_folds
 from lane_mlir.cuda.printer.kernel import Folds, Kernel, Printers, Printing, refuse
 from lane_mlir.dialects.launch import FoldOp
 
@@ -12,6 +12,7 @@ FOLDS: Folds = {
     **movement.FOLDS,
     **product_folds.FOLDS,
     **mixture.FOLDS,
+    **attention.FOLDS,
 }
 """How folds are printed, by the classes of their two launches."""
 

@@ -13,15 +13,6 @@ _WARPS = 4
 """Warps of a block, a head each: few, so that the heads of one token are spread over the chip."""
 
 
-def rotations_of(launch: RopeOp | RopePartsOp) -> list[Rotation]:
-    """The rotations of a launch."""
-    if isinstance(launch, RopePartsOp):
-        return launch.each()
-    norm = (launch.norm, launch.eps.data) if launch.norm is not None and launch.eps is not None else None
-    part = launch.part.data if launch.part is not None else None
-    return [Rotation(launch.x, launch.target, launch.heads.data, launch.per_row.data, part, norm)]
-
-
 def rope_shape(launch: RopeOp | RopePartsOp) -> str:
     """`RopeShape{.hd = 64, .half = 32, .pairing = Pairing::HALF}`."""
     return struct(
@@ -61,7 +52,7 @@ def rope_side(rotation: Rotation, printing: Printing, suffix: str = "", *, reads
 
 
 def print_rope(launch: RopeOp | RopePartsOp, printing: Printing) -> Sequence[Kernel]:
-    tables, rotations = rope_tables(launch, printing), rotations_of(launch)
+    tables, rotations = rope_tables(launch, printing), launch.each()
     suffixes = [str(i) for i in range(len(rotations))] if len(rotations) > 1 else [""]
     sides = ", ".join(rope_side(r, printing, suffix) for r, suffix in zip(rotations, suffixes, strict=True))
     return [

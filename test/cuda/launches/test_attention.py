@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lane_mlir.diagnostics import LaneError
+
 DTYPES = [np.float16, np.float32]
 WEIGHTS = 4e-6
 """Of the largest result: sums of weights and products in another order, exponentials in base 2."""
@@ -189,3 +191,83 @@ def test_chunk(
         pos=at(position), y=out((rows, heads * vd)),
     ).check(WEIGHTS)  # fmt: skip
     assert got.unit.uses[0].kernel.name == "attention_flash"
+
+
+@pytest.fixture
+def tables() -> dict[str, Any]:
+    angles = np.outer(np.arange(400), 0.7 ** np.arange(16))
+    return {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
+
+
+F16_KEY = 1e-3
+"""Of the largest result: the newest key may be rounded to the other f16, which is 2⁻¹¹ of it."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("position", [0, 1, 15, 16, 127, 128, 255, 256, 399])
+@pytest.mark.parametrize("heads, group, per_block", [(6, 3, 3), (2, 1, 1), (16, 16, 8)])
+def test_blocks_rotate_the_heads_that_they_read(
+    compare: Any, random: Any, out: Any, cache: Any, tables: Any,
+    dtype: Any, position: int, heads: int, group: int, per_block: int,
+):  # fmt: skip
+    """The newest key is in no cache yet; it is normed, as the queries are, and its last columns are copied."""
+    hd, kv = 64, heads // group
+    keys = cache(400, kv * hd, dtype, position)
+    keys[position] = np.nan
+    got = compare(
+        f"""launch.fold {{
+          launch.rope_parts [%x norm %gq eps 1.0e-05 into %q heads = {heads} per_row = {heads},
+            %xk norm %gk eps 1.0e-05 into %k at row %pos pitch {kv * hd} heads = {kv} per_row = {kv}]
+            by %cos, %sin at %pos pairing half (hd = {hd}, half = 16)
+          launch.attention %q, %k, %v at %pos into %y (heads = {heads}, group = {group}, hd = {hd}, vd = 32, len = 400,
+            rows = 1) values {kv * 32} + 0 scale = 0.3 (per_block = {per_block}, splits = 3) parallel f32 quant
+        }}""", "int8",
+        x=random(1, heads * hd), xk=random(1, kv * hd), gq=random(hd), gk=random(hd), q=out((1, heads * hd)), k=keys,
+        v=cache(400, kv * 32, dtype, position), pos=at(position), y=out((1, heads * 32)), **tables,
+    ).check(F16_KEY if dtype == np.float16 else WEIGHTS)  # fmt: skip
+    assert got.text.count("__global__") == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_queries_alone_are_rotated(compare: Any, random: Any, out: Any, cache: Any, tables: Any, dtype: Any):
+    compare(
+        """launch.fold {
+          launch.rope %x by %cos, %sin at %pos into %q pairing interleaved (heads = 4, per_row = 4, hd = 32, half = 16)
+          launch.attention %q, %k, %v at %pos into %y (heads = 4, group = 2, hd = 32, vd = 32, len = 256, rows = 1)
+            values 64 + 0 scale = 0.3 (per_block = 2, splits = 2) parallel f32
+        }""",
+        x=random(1, 128), q=out((1, 128)), k=cache(256, 64, dtype, 204), v=cache(256, 64, dtype, 204), pos=at(204),
+        y=out((1, 128)), **tables,
+    ).check(WEIGHTS)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_rotate_the_heads_of_sequences(compare: Any, random: Any, out: Any, cache: Any, tables: Any, dtype: Any):
+    positions = [0, 255, 130]
+    k, v = (np.concatenate([cache(256, 64, dtype, p) for p in positions]) for _ in range(2))
+    for row, position in enumerate(positions):
+        k[256 * row + position] = np.nan
+    compare(
+        f"""launch.fold {{
+          launch.rope_parts [%x into %q heads = 12 per_row = 4,
+            %xk into %k at row %pos pitch 64 heads = 6 per_row = 2 apart {256 * 64}]
+            by %cos, %sin at %pos pairing half (hd = 32, half = 16) seqs
+          launch.attention %q, %k, %v at %pos into %y (heads = 4, group = 2, hd = 32, vd = 32, len = 256, rows = 3)
+            values 64 + 0 scale = 0.3 (per_block = 2, splits = 2) parallel seq = {256 * 64} f32
+        }}""",
+        x=random(3, 128), xk=random(3, 64), q=out((3, 128)), k=k, v=v, pos=np.array(positions, np.int32),
+        y=out((3, 128)), **tables,
+    ).check(F16_KEY if dtype == np.float16 else WEIGHTS)  # fmt: skip
+
+
+def test_rows_of_a_chunk_do_not_rotate_the_keys_of_others(compare: Any, random: Any, out: Any, cache: Any, tables: Any):
+    with pytest.raises(LaneError, match="each of its 2 rows attends keys that other rows rotate"):
+        compare(
+            """launch.fold {
+              launch.rope %x by %cos, %sin at %pos into %q pairing half (heads = 8, per_row = 4, hd = 32, half = 16)
+              launch.attention %q, %k, %v at %pos into %y (heads = 4, group = 2, hd = 32, vd = 32, len = 256, rows = 2)
+                values 64 + 0 scale = 0.3 (per_block = 2, splits = 2) parallel f32
+            }""",
+            x=random(2, 128), q=out((2, 128)), k=cache(256, 64, np.float32, 205), v=cache(256, 64, np.float32, 205),
+            pos=at(204), y=out((2, 128)), **tables,
+        )  # fmt: skip
