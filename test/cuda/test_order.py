@@ -80,8 +80,8 @@ def test_a_mixture_chooses_and_loads_before_its_hidden_values_are_there():
     kernels = step_of("qwen3moe-moe-Q4_K_M.gguf")
     hidden = [code for symbol, code in kernels.items() if symbol.startswith("moe_hidden")]
     down = [code for symbol, code in kernels.items() if symbol.startswith("moe_down")]
-    assert len(hidden) >= 1
-    assert len(down) >= 1
+    assert hidden
+    assert down
     assert all(code.index(ACQBULK) < code.index(PREEXIT) for code in hidden)
     # A logit, and the planes of a unit.
     assert all(loads_before_the_wait(code) >= 3 for code in down)

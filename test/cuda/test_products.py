@@ -243,7 +243,7 @@ def test_rows_past_the_position_are_not_computed(emulator: Any, new_memory: Any)
 @pytest.mark.parametrize("numerics", list(Numerics))
 def test_sixteen_rows_in_tiles_of_columns(emulator: Any, new_memory: Any, numerics: Numerics):
     """An activation beyond what shared memory holds at once is taken in several tiles."""
-    bench, n, k, m = Bench(numerics, new_memory), 8, 4352, 16
+    bench, n, k, m = Bench(numerics, new_memory), 8, 4384, 16
     x, values = bench.activation("x", m, k)
     w, weights = bench.weight("w", Format.Q8_0, n, k)
     y = bench.buffer("y", m, n)
@@ -328,6 +328,62 @@ def test_gated_pair(emulator: Any, new_memory: Any, numerics: Numerics, m: int, 
     assert_close(h, silu(gated) * (bench.product(values, up, Format.Q6_K) + bu))
     if quant:
         assert np.array_equal(bench.quantized("h"), quantize(h, numerics).reshape(-1))
+
+
+FEW_ROWS = (Format.Q8_0, Format.Q4_0, Format.Q4_1, Format.Q4_K)
+
+
+@pytest.mark.parametrize("numerics", [Numerics.INT8, Numerics.TWO_PASS_INT8])
+@pytest.mark.parametrize("m, n, k", [(8, 40, 256), (16, 64, 2560), (11, 32, 768)])
+def test_few_rows_on_tensor_cores(emulator: Any, new_memory: Any, numerics: Numerics, m: int, n: int, k: int):
+    """A single step, more steps than the ring has; rows and columns that fill no tile; fields of 12 bytes a row."""
+    bench, expected, ops = Bench(numerics, new_memory), dict[str, np.ndarray](), list[launch.LaunchOp]()
+    x, values = bench.activation("x", m, k)
+    for fmt in FEW_ROWS:
+        w, weights = bench.weight(f"w_{fmt}", fmt, n, k)
+        ops.append(launch.GemvOp(x, w, Target(bench.buffer(f"y_{fmt}", m, n)), format=fmt, k=k, n=n, m=m, batch=True))
+        expected[f"y_{fmt}"] = bench.product(values, weights, fmt)
+    text = bench.run(emulator, *ops)
+    assert text.count("gemm_rows<") == len(FEW_ROWS)
+    for name, product in expected.items():
+        assert_close(bench.plain(name), product)
+
+
+@pytest.mark.parametrize("numerics", [Numerics.INT8, Numerics.TWO_PASS_INT8])
+@pytest.mark.parametrize("m, fmt", [(16, Format.Q8_0), (9, Format.Q4_K)])
+def test_few_rows_side_by_side_and_gated(emulator: Any, new_memory: Any, numerics: Numerics, m: int, fmt: Format):
+    bench, n, k = Bench(numerics, new_memory), 96, 512
+    x, values = bench.activation("x", m, k)
+    (wg, gate), (wu, up), (wk, kk) = (bench.weight(name, fmt, n, k) for name in ("wg", "wu", "wk"))
+    bg, bu, bk = (bench.rng.standard_normal(n).astype(np.float32) for _ in range(3))
+    wide = bench.given("wide", np.zeros((m, 100), np.float32))
+    text = bench.run(
+        emulator,
+        launch.GemvGluOp(
+            x, wg, wu, bench.buffer("h", m, n), formats=(fmt, fmt), k=k, n=n, m=m,
+            biases=(bench.given("bg", bg), bench.given("bu", bu)), act=Activation.SILU, f32=True, quant=True,
+        ),
+        launch.GemvOp(x, wg, Target(bench.buffer("y", m, n)), format=fmt, k=k, n=n, m=m, quant=True),
+        launch.GemmPartsOp(
+            x,
+            [
+                Product(wg, Target(bench.buffer("g", m, n)), n),
+                Product(wk, Target(wide, None, Dst(unit=Part(100, 4))), n, bench.given("bk", bk)),
+            ],
+            format=fmt, k=k, m=m,
+        ),
+    )  # fmt: skip
+    assert [text.count(f"gemm_rows{kind}<") for kind in ("_glu", "")] == [1, 2]
+    h, y = bench.plain("h").reshape(m, n), bench.plain("y").reshape(m, n)
+    gated = bench.product(values, gate, fmt) + bg
+    assert_close(h, silu(gated) * (bench.product(values, up, fmt) + bu))
+    assert_close(y, bench.product(values, gate, fmt))
+    assert_close(bench.plain("g"), bench.product(values, gate, fmt))
+    for name, made in (("h", h), ("y", y)):
+        assert np.array_equal(bench.quantized(name), quantize(made, numerics).reshape(-1))
+    landed = bench.plain("wide").reshape(m, 100)
+    assert_close(landed[:, 4:], bench.product(values, kk, fmt) + bk)
+    assert (landed[:, :4] == 0).all()
 
 
 @pytest.mark.parametrize("numerics", [Numerics.INT8, Numerics.TWO_PASS_INT8])

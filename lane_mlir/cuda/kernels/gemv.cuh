@@ -29,6 +29,7 @@ struct GemvShape {
   int rows = 1;       // rows of the weight that they share
   int warps = 8;
   int depth = 1;      // steps that are loaded ahead
+  int prefetch = 0;   // steps after those that are brought into the second-level cache before the wait
   int tile = 0;       // columns of the activation that are in shared memory at once
   bool quant = false; // the result is (also) written quantized
   bool held = false;  // the result is kept in shared memory, for what the block does after
@@ -176,6 +177,21 @@ struct WeightRows {
     for (int i = 0; i < S.rows * S.m; i++) sum[i] = 0.f;
 #pragma unroll
     for (int step = 0; step < S.depth; step++) load(step, step, step);
+    if constexpr (EVEN && S.prefetch > 0 && S.depth < STEPS) prefetch_steps(weight, first);
+  }
+
+  // Asks for the steps that follow the first ones, of each row by a lane.
+  LANE_DEVICE void prefetch_steps(const Planes<F>& weight, int first) const {
+    constexpr int BEGIN = S.depth * S.lanes, COUNT = min_of(UNITS - BEGIN, S.prefetch * S.lanes);
+    if (lane() >= S.rows) return;
+    Planes<F> from = weight;
+    from.advance(static_cast<i64>(first + lane()) * UNITS + BEGIN);
+#pragma unroll
+    for (int i = 0; i < F::COUNT; i++) {
+      constexpr int VALUES = COUNT * F::UNIT;
+      u32 bytes = VALUES / F::PLANES[i].values * F::PLANES[i].bytes, off = reinterpret_cast<u64>(from.plane[i]) % 16;
+      prefetch(from.plane[i] - off, (bytes + off + 15) / 16 * 16);
+    }
   }
 
   // Step `step`, `ahead_of` steps from where the planes are.

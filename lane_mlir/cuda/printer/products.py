@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.cuda.kernels.gemm import GEMM_TILE_N
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, unit_values
+from lane_mlir.cuda.printer.few_rows import FewRows
 from lane_mlir.cuda.printer.kernel import (
     Kernel,
     Printers,
@@ -115,6 +116,17 @@ class Products:
             f"gemv{self.parts}", call, printing, blocks, after.header if after is not None else "gemv.cuh"
         )
 
+    def in_few_rows(self, printing: Printing) -> Kernel | None:
+        """On tensor cores, for 8 to 16 rows; None where no such kernel takes them."""
+        widths = [p.n for p in self.products]
+        rows = FewRows.choose(self.of, printing, widths, f32=self.f32, quant=self.quant)
+        if rows is None:
+            return None
+        x, quantized = self.of.input(printing), self.quantized(printing)
+        call = f"gemm_rows<{type_of(self.of.format)}, {rows.shape}>({x}, {quantized}, {self.arguments(printing)})"
+        blocks = sum(ceil_div(n, rows.columns) for n in widths)
+        return rows.kernel(f"gemm_rows{self.parts}", call, printing, blocks)
+
     def in_tiles(self, printing: Printing) -> Kernel:
         """On tensor cores."""
         tiles = Tiles.choose(self.of, printing, f32=self.f32, quant=self.quant)
@@ -140,7 +152,7 @@ class Products:
         if self.of.launch.on_tensor_cores(printing.numerics):
             return [self.in_tiles(printing)]
         if self.of.m <= GEMV_ROWS:
-            return [self.in_rows(printing)]
+            return [self.in_few_rows(printing) or self.in_rows(printing)]
         if self.of.words(printing):
             raise refuse(self.of.launch, f"it is a batch of {self.of.m} sequences, of which kernels take {GEMV_ROWS}")
         return self.in_f32_tiles(printing)
@@ -175,12 +187,16 @@ def print_gemv_glu(launch: GemvGluOp, printing: Printing) -> Sequence[Kernel]:
     if launch.on_tensor_cores(printing.numerics):
         made = Tiles.choose(of, printing, up=up, f32=f32, quant=quant)
         template, columns = "gemm_glu", made.columns
+    elif (few := FewRows.choose(of, printing, [n], up=up, f32=f32, quant=quant)) is not None:
+        made = few
+        template, columns = "gemm_rows_glu", made.columns
     elif m <= GEMV_ROWS:
         made = Rows.choose(of, printing, n, launch.per_warp.data, f32=f32, quant=quant, weights=2)
         template, columns = "gemv_glu", made.split.columns
     else:
         return _gated_in_f32(launch, printing, of)
-    constants = f"{type_of(gate)}, {type_of(up)}, {made.shape}, {constant(n)}, {_gate_activation(launch)}"
+    types = type_of(gate) if isinstance(made, FewRows) else f"{type_of(gate)}, {type_of(up)}"
+    constants = f"{types}, {made.shape}, {constant(n)}, {_gate_activation(launch)}"
     x, weights = of.input(printing), _glu_weights(launch, printing)
     y = printing.writes("y", launch.out if f32 else None)
     quantized = printing.writes_quantized("y", launch.out) if quant else ""
