@@ -29,7 +29,6 @@ struct GemvShape {
   int rows = 1;       // rows of the weight that they share
   int warps = 8;
   int depth = 1;      // steps that are loaded ahead
-  int prefetch = 0;   // steps after those that are brought into the second-level cache before the wait
   int tile = 0;       // columns of the activation that are in shared memory at once
   bool quant = false; // the result is (also) written quantized
   bool held = false;  // the result is kept in shared memory, for what the block does after
@@ -66,31 +65,41 @@ struct SharedWords {
   static LANE_DEVICE uint4* halves_of(int high) { return shared_memory + high * ALL; }
   static LANE_DEVICE uint2* scales() { return reinterpret_cast<uint2*>(shared_memory + 2 * ALL); }
 
-  // Brings columns first to first + tile of all rows, by all threads of the block; synchronized by the caller.
+  // Brings columns first to first + tile of all rows, by all threads of the block; synchronized by the caller. A thread takes
+  // blocks, all of whose loads are on their way before the first is used.
   static LANE_DEVICE void stage(const GemvInput& x, int first) {
-    constexpr int HALVES = 2 * ALL;
-    int columns = min_of(S.tile, S.k - first), units = columns / QBLOCK;
-#pragma unroll 2
-    for (int at = threadIdx.x; at < ceil_div(HALVES, WARP) * WARP; at += S.threads()) {
-      // Neighbouring lanes read neighbouring halves: of a block's first word, its second, the next block.
-      int high = at % 2, word = at / 2 % S.words, unit = at / 2 / S.words % UNITS, row = at / 2 / S.words / UNITS;
-      bool active = row < S.m && unit < units;
-      i64 block = static_cast<i64>(row) * (S.k / QBLOCK) + first / QBLOCK + unit;
-      uint4 half = {0, 0, 0, 0};
-      if (active) half = reinterpret_cast<const uint4*>(x.words)[(block * S.words + word) * 2 + high];
-      int q[4] = {static_cast<int>(half.x), static_cast<int>(half.y), static_cast<int>(half.z),
-                  static_cast<int>(half.w)};
-      constexpr int ONES[4] = {0x01010101, 0x01010101, 0x01010101, 0x01010101};
-      int sum = dot_half(q, ONES, 0), other = __shfl_xor_sync(ALL_LANES, sum, 1);
-      if (!active) continue;
-      int place = (row * S.words + word) * UNITS + unit;
-      halves_of(high)[place] = half;
-      if (high == 0) {
-        uint2& scale = scales()[place];
-        scale.x = __float_as_uint(x.scales[block * S.words + word]);
-        scale.y = (static_cast<u32>(sum) & 0xffffu) | static_cast<u32>(other) << 16;
+    constexpr int RUNS = ceil_div(ALL, S.threads()), AHEAD = min_of(RUNS, 4);
+    int units = min_of(S.tile, S.k - first) / QBLOCK;
+#pragma unroll 1
+    for (int run = 0; run < RUNS; run += AHEAD) {
+      uint4 low[AHEAD], high[AHEAD];
+      float scale[AHEAD];
+#pragma unroll
+      for (int i = 0; i < AHEAD; i++) {
+        int at = (run + i) * S.threads() + threadIdx.x, row = at / (UNITS * S.words), column = at % (UNITS * S.words);
+        if (at >= ALL || column >= units * S.words) continue;
+        i64 block = (static_cast<i64>(row) * (S.k / QBLOCK) + first / QBLOCK) * S.words + column;
+        low[i] = reinterpret_cast<const uint4*>(x.words)[2 * block];
+        high[i] = reinterpret_cast<const uint4*>(x.words)[2 * block + 1];
+        scale[i] = x.scales[block];
+      }
+#pragma unroll
+      for (int i = 0; i < AHEAD; i++) {
+        int at = (run + i) * S.threads() + threadIdx.x, row = at / (UNITS * S.words), column = at % (UNITS * S.words);
+        if (at >= ALL || column >= units * S.words) continue;
+        int place = (row * S.words + column % S.words) * UNITS + column / S.words;
+        halves_of(0)[place] = low[i];
+        halves_of(1)[place] = high[i];
+        u32 sums = (static_cast<u32>(sum_of(low[i])) & 0xffffu) | static_cast<u32>(sum_of(high[i])) << 16;
+        scales()[place] = {__float_as_uint(scale[i]), sums};
       }
     }
+  }
+
+  static LANE_DEVICE int sum_of(uint4 half) {
+    constexpr int ONES[4] = {0x01010101, 0x01010101, 0x01010101, 0x01010101};
+    int q[4] = {static_cast<int>(half.x), static_cast<int>(half.y), static_cast<int>(half.z), static_cast<int>(half.w)};
+    return dot_half(q, ONES, 0);
   }
 
   static LANE_DEVICE QuantizedBlock block(int row, int word, int unit) {
@@ -177,21 +186,6 @@ struct WeightRows {
     for (int i = 0; i < S.rows * S.m; i++) sum[i] = 0.f;
 #pragma unroll
     for (int step = 0; step < S.depth; step++) load(step, step, step);
-    if constexpr (EVEN && S.prefetch > 0 && S.depth < STEPS) prefetch_steps(weight, first);
-  }
-
-  // Asks for the steps that follow the first ones, of each row by a lane.
-  LANE_DEVICE void prefetch_steps(const Planes<F>& weight, int first) const {
-    constexpr int BEGIN = S.depth * S.lanes, COUNT = min_of(UNITS - BEGIN, S.prefetch * S.lanes);
-    if (lane() >= S.rows) return;
-    Planes<F> from = weight;
-    from.advance(static_cast<i64>(first + lane()) * UNITS + BEGIN);
-#pragma unroll
-    for (int i = 0; i < F::COUNT; i++) {
-      constexpr int VALUES = COUNT * F::UNIT;
-      u32 bytes = VALUES / F::PLANES[i].values * F::PLANES[i].bytes, off = reinterpret_cast<u64>(from.plane[i]) % 16;
-      prefetch(from.plane[i] - off, (bytes + off + 15) / 16 * 16);
-    }
   }
 
   // Step `step`, `ahead_of` steps from where the planes are.

@@ -151,7 +151,7 @@ LANE_DEVICE void moe_hidden(const GemvInput& x, const GemvInput& shared_x, const
     Logits<R> logits;
     if (threadIdx.x < WARP) logits.load(choice.logits + row * R.columns());
     SharedInput<GATE, S>::stage(row_of<S>(x, row), 0);
-    if (threadIdx.x < WARP) choose<R>(logits, choice.selection_bias, chosen);
+    if (threadIdx.x < WARP) choose<R, false>(logits, choice.selection_bias, chosen);
     __syncthreads();
     int e = chosen[slot % M.used].expert;
     ExpertWeights<GATE, UP> expert = {

@@ -52,7 +52,7 @@ struct RouterOperands {
   float* logits;      // [rows, columns]
 };
 
-// ---- The choice, by a warp: lane l has experts l, l + 32, …. ----
+// ---- The choice, by a warp: lane l has experts N·l on, N of them. ----
 
 // Larger where the value is; 0 is less than all.
 LANE_DEVICE u32 rank_of(float x) {
@@ -62,54 +62,53 @@ LANE_DEVICE u32 rank_of(float x) {
 
 LANE_DEVICE float value_of_rank(u32 rank) { return __uint_as_float(rank >> 31 ? rank ^ 0x80000000u : ~rank); }
 
-// The largest rank of a warp, and the lowest index that has it.
+// The largest rank of a warp, taken away: its place is the lowest that has it, i of lane `owner`.
 template <int N>
-LANE_DEVICE int best_of(const u32 (&rank)[N], u32& best) {
+LANE_DEVICE int take_best(u32 (&rank)[N], u32& best, int& owner) {
   u32 mine = 0;
 #pragma unroll
   for (int i = 0; i < N; i++) mine = max(mine, rank[i]);
   best = __reduce_max_sync(ALL_LANES, mine);
-  int index = 0;
+  owner = __ffs(static_cast<int>(__ballot_sync(ALL_LANES, mine == best))) - 1;
+  int place = 0;
 #pragma unroll
   for (int i = N - 1; i >= 0; i--) {
-    u32 lanes = __ballot_sync(ALL_LANES, rank[i] == best);
-    if (lanes != 0) index = i * WARP + __ffs(static_cast<int>(lanes)) - 1;
+    if (rank[i] == best) place = i;
   }
-  return index;
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    if (static_cast<int>(threadIdx.x % WARP) == owner && i == place) rank[i] = 0;
+  }
+  return place;
 }
 
 // Closes the experts outside the best groups: their rank becomes that of -infinity.
 template <RouterShape S, int N>
 LANE_DEVICE void close_groups(const float (&selection)[N], u32 (&rank)[N]) {
   constexpr int GROUP = S.experts / S.groups;
-  int lane = threadIdx.x % WARP;
+  int lane = threadIdx.x % WARP, owner;
   u32 score[1] = {0};  // of group `lane`
   for (int group = 0; group < S.groups; group++) {
     u32 inside[N], first, second;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-      int expert = i * WARP + lane;
+      int expert = lane * N + i;
       inside[i] = expert < S.experts && expert / GROUP == group ? rank_of(selection[i]) : 0;
     }
-    int at = best_of(inside, first);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      if (i * WARP + lane == at) inside[i] = 0;
-    }
-    best_of(inside, second);
+    take_best(inside, first, owner);
+    take_best(inside, second, owner);
     float sum = GROUP > 1 ? value_of_rank(second) + value_of_rank(first) : value_of_rank(first);
     if (lane == group) score[0] = rank_of(sum);
   }
   u32 open = 0;
   for (int i = 0; i < S.groups_used; i++) {
     u32 best;
-    int group = best_of(score, best);
-    open |= 1u << group;
-    if (lane == group) score[0] = 0;
+    take_best(score, best, owner);
+    open |= 1u << owner;
   }
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    int expert = i * WARP + lane;
+    int expert = lane * N + i;
     if (expert < S.experts && !(open >> (expert / GROUP) & 1)) rank[i] = 0x007fffffu;
   }
 }
@@ -121,32 +120,28 @@ struct Logits {
   float value[N];
   float gate;
 
+  static LANE_DEVICE int expert(int i) { return static_cast<int>(threadIdx.x) % WARP * N + i; }
+
   LANE_DEVICE void load(const float* logits) {
-    int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int i = 0; i < N; i++) value[i] = i * WARP + lane < S.experts ? load_fresh(logits + i * WARP + lane) : 0.f;
+    for (int i = 0; i < N; i++) value[i] = expert(i) < S.experts ? load_fresh(logits + expert(i)) : 0.f;
     gate = S.gated ? load_fresh(logits + S.experts) : 0.f;
   }
 };
 
-// Chooses for a row, by all lanes of a warp.
-template <RouterShape S>
-LANE_DEVICE void choose(const Logits<S>& logits, const float* selection_bias, Routed* chosen) {
-  constexpr int N = Logits<S>::N;
-  static_assert(S.used <= WARP && S.groups <= WARP, "the chosen experts, and the groups, are a lane each");
-  int lane = threadIdx.x % WARP;
-  float score[N], selection[N];
-  u32 rank[N];
+// The scores of a row's experts.
+template <RouterShape S, int N>
+LANE_DEVICE void score_experts(const Logits<S>& logits, float (&score)[N]) {
 #pragma unroll
   for (int i = 0; i < N; i++) score[i] = logits.value[i];
   if constexpr (S.scoring == Scoring::SOFTMAX) {
     float largest = -3.402823466e38f, sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < N; i++) largest = i * WARP + lane < S.experts ? fmaxf(largest, score[i]) : largest;
+    for (int i = 0; i < N; i++) largest = logits.expert(i) < S.experts ? fmaxf(largest, score[i]) : largest;
     largest = value_of_rank(__reduce_max_sync(ALL_LANES, rank_of(largest)));
 #pragma unroll
     for (int i = 0; i < N; i++) {
-      score[i] = i * WARP + lane < S.experts ? expf(score[i] - largest) : 0.f;
+      score[i] = logits.expert(i) < S.experts ? expf(score[i] - largest) : 0.f;
       sum += score[i];
     }
     sum = warp_sum(sum);
@@ -156,40 +151,53 @@ LANE_DEVICE void choose(const Logits<S>& logits, const float* selection_bias, Ro
 #pragma unroll
     for (int i = 0; i < N; i++) score[i] = sigmoid(score[i]);
   }
+}
+
+// Chooses for a row, by all lanes of a warp. Where scores are by softmax and nothing is added to them, it chooses by the
+// logits, which are in the same order. WEIGHTS: the chosen experts' weights are needed too.
+template <RouterShape S, bool WEIGHTS = true>
+LANE_DEVICE void choose(const Logits<S>& logits, const float* selection_bias, Routed* chosen) {
+  constexpr int N = Logits<S>::N;
+  static_assert(S.used <= WARP && S.groups <= WARP, "the chosen experts, and the groups, are a lane each");
+  int lane = threadIdx.x % WARP;
+  float score[N], selection[N];
+  u32 rank[N];
+  bool by_logits = S.scoring == Scoring::SOFTMAX && S.groups == 1 && selection_bias == nullptr;
+  if (!by_logits) score_experts(logits, score);
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    bool exists = i * WARP + lane < S.experts;
-    selection[i] = score[i];
-    if (selection_bias != nullptr && exists) selection[i] += load_constant(selection_bias + i * WARP + lane);
+    bool exists = logits.expert(i) < S.experts;
+    selection[i] = by_logits ? logits.value[i] : score[i];
+    if (selection_bias != nullptr && exists) selection[i] += load_constant(selection_bias + logits.expert(i));
     rank[i] = exists ? rank_of(selection[i]) : 0;
   }
   if constexpr (S.groups > 1) close_groups<S>(selection, rank);
 
-  int expert = 0;  // the chosen expert `lane`
+  int from = 0, at = 0;  // of the chosen expert `lane`: the lane that has it, and its place there
 #pragma unroll 1
   for (int j = 0; j < S.used; j++) {
     u32 best;
-    int at = best_of(rank, best);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-      if (i * WARP + lane == at) rank[i] = 0;
-    }
-    if (lane == j) expert = at;
-  }
-  float weight = 0.f;
-#pragma unroll
-  for (int i = 0; i < N; i++) {
-    float held = __shfl_sync(ALL_LANES, score[i], expert % WARP);
-    if (expert / WARP == i) weight = held;
+    int owner, place = take_best(rank, best, owner);
+    place = __shfl_sync(ALL_LANES, place, owner);
+    if (lane == j) from = owner, at = place;
   }
   bool mine = lane < S.used;
-  if constexpr (S.scoring == Scoring::SOFTMAX_CHOSEN) {
-    float largest = warp_max(mine ? weight : -3.402823466e38f);
-    weight = mine ? expf(weight - largest) : 0.f;
-    weight /= warp_sum(weight);
+  float weight = 0.f;
+  if constexpr (WEIGHTS) {
+    if (by_logits) score_experts(logits, score);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+      float held = __shfl_sync(ALL_LANES, score[i], from);
+      if (at == i) weight = held;
+    }
+    if constexpr (S.scoring == Scoring::SOFTMAX_CHOSEN) {
+      float largest = warp_max(mine ? weight : -3.402823466e38f);
+      weight = mine ? expf(weight - largest) : 0.f;
+      weight /= warp_sum(weight);
+    }
+    if constexpr (S.renormalize) weight /= fmaxf(warp_sum(mine ? weight : 0.f), SMALLEST_SUM);
   }
-  if constexpr (S.renormalize) weight /= fmaxf(warp_sum(mine ? weight : 0.f), SMALLEST_SUM);
-  if (mine) chosen[lane] = {expert, weight * S.scale};
+  if (mine) chosen[lane] = {from * N + at, weight * S.scale};
   if (S.gated && lane == 0) chosen[S.used] = {0, sigmoid(logits.gate)};
 }
 
