@@ -40,6 +40,8 @@ class FewRows:
         words, formats = of.words(printing), (of.format,) if up is None else (of.format, up)
         if not words or not takes_rows(formats, of.m, of.k) or (quant and any(n % QBLOCK for n in widths)):
             return None
+        if of.undivided is not None:
+            return None
         split = split_gemm_rows(
             of.format,
             sum(widths),
