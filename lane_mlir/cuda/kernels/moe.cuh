@@ -85,6 +85,8 @@ LANE_DEVICE void hidden_columns(const GemvInput& x, const ExpertWeights<GATE, UP
   if constexpr (!STAGED) {
     wait_for_predecessor();
     let_successor_start();
+  } else {
+    __syncthreads();  // so that the compiler moves no load behind what is multiplied first
   }
   multiply_rows<GATE, S, STAGED>(x, gate, up);
   scatter_sum<S.lanes, S.rows>(gate.sum);
