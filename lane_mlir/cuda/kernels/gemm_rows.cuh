@@ -115,7 +115,7 @@ struct GemmRowsShared {
 
   static LANE_DEVICE u8* base() { return reinterpret_cast<u8*>(shared_memory); }
   static LANE_DEVICE u8* scales(int plane, int row) { return base() + scales_at(plane) + row * pitch(plane); }
-  static LANE_DEVICE u8* stage(int step) { return base() + SCALES + step % S.stages * STAGE; }
+  static LANE_DEVICE u8* stage(int slot) { return base() + SCALES + slot * STAGE; }
   // 16 bytes of a row: of the codes of a unit, of half a block of a word of the activation.
   static LANE_DEVICE u8* weight(u8* stage, int code, int row, int unit) {
     return stage + code * ROWS * 128 + row * 128 + (unit ^ row % 8) * 16;
@@ -173,9 +173,8 @@ struct GemmRowsCopies {
     scales = x.scales + static_cast<i64>(min(scale_row(), S.m - 1)) * UNITS * S.words + scale();
   }
 
-  LANE_DEVICE void copy_weights(int step) const {
+  LANE_DEVICE void copy_weights(int step, u8* stage) const {
     if (!has_weights()) return;
-    u8* stage = Shared::stage(step);
 #pragma unroll
     for (int code = 0; code < Shared::CODES; code++) {
 #pragma unroll
@@ -190,8 +189,7 @@ struct GemmRowsCopies {
   }
   LANE_DEVICE const float* scale_of(int step) const { return scales + step * GEMM_ROWS_UNITS * S.words; }
 
-  LANE_DEVICE void copy_input(int step) const {
-    u8* stage = Shared::stage(step);
+  LANE_DEVICE void copy_input(int step, u8* stage) const {
 #pragma unroll
     for (int run = 0; run < S.words; run++) {
       copy_async(Shared::input(stage, input_row(), chunk(run)), words_of(step, run));
@@ -268,10 +266,9 @@ struct GemmRowsSums {
     }
   }
 
-  LANE_DEVICE void add_step(int step) {
+  LANE_DEVICE void add_step(int step, u8* stage) {
     constexpr int BIAS[4] = {SUM_BIAS_BITS, SUM_BIAS_BITS, SUM_BIAS_BITS, SUM_BIAS_BITS};
     int unit = threadIdx.x / WARP, g = lane() / 4, t = lane() % 4;
-    u8* stage = Shared::stage(step);
     u32 x[S.words][HALVES][2];
     float2 dx[S.words][HALVES], sum_x[HALVES];  // of rows 2t and 2t + 1 of each 8; with the sums of their values
 #pragma unroll
@@ -363,7 +360,7 @@ LANE_DEVICE void multiply_ring(const GemvInput& x, const Planes<F>& planes, cons
   Copies::copy_scales(planes, pair, first, n);
 #pragma unroll
   for (int step = 0; step < S.stages - 1; step++) {
-    if (step < Copies::STEPS) copies.copy_weights(step);
+    if (step < Copies::STEPS) copies.copy_weights(step, GemmRowsShared<F, S>::stage(step));
     end_copy_group();
   }
   wait_for_predecessor();
@@ -371,17 +368,21 @@ LANE_DEVICE void multiply_ring(const GemvInput& x, const Planes<F>& planes, cons
   GemmRowsSums<F, S> sums;
 #pragma unroll
   for (int i = 0; i < S.tiles * sums.HALVES * 4; i++) sums.value[i / 4 / sums.HALVES][i / 4 % sums.HALVES][i % 4] = 0.f;
+  int slot = 0, freed = S.stages - 1;  // where the step is, and the one before it was
 #pragma unroll 1
   for (int step = 0; step < Copies::STEPS; step++) {
     wait_for_copies<S.stages - 2>();
     __syncthreads();  // the step is there, and the one before it is no longer read
     int next = step + S.stages - 1;
     if (next < Copies::STEPS) {
-      copies.copy_weights(next);
-      copies.copy_input(next);
+      u8* stage = GemmRowsShared<F, S>::stage(freed);
+      copies.copy_weights(next, stage);
+      copies.copy_input(next, stage);
     }
     end_copy_group();
-    sums.add_step(step);
+    sums.add_step(step, GemmRowsShared<F, S>::stage(slot));
+    freed = slot;
+    slot = slot + 1 < S.stages ? slot + 1 : 0;
   }
   __syncthreads();
   sums.leave();
