@@ -130,6 +130,9 @@ LANE_DEVICE bf16 from_float<bf16>(float x) {
   return to_bf16(x);
 }
 
+// The f16 in the low half of a word.
+LANE_DEVICE float low_half(u32 word) { return to_float(f16{static_cast<u16>(word)}); }
+
 // The two halves of a word of two f16, the low one first; likewise of two bf16.
 LANE_DEVICE float2 halves(u32 pair) {
   return {to_float(f16{static_cast<u16>(pair)}), to_float(f16{static_cast<u16>(pair >> 16)})};
@@ -168,6 +171,31 @@ LANE_DEVICE uint2 load_weights(const uint2* p) {
 template <typename T>
 LANE_DEVICE T load_constant(const T* p) {
   return *p;
+}
+
+// Small fields of weights, the same way: narrow ones come into a register of 32 bits, which need not be widened.
+#ifdef __CUDA_ARCH__
+#define LANE_LOAD_FIELD(FROM, TO, TYPE)                                   \
+  LANE_DEVICE TO load_field(const FROM* p) {                              \
+    TO v;                                                                 \
+    asm volatile("ld.global." TYPE " %0, [%1];" : "=r"(v) : "l"(p));      \
+    return v;                                                             \
+  }
+#else
+#define LANE_LOAD_FIELD(FROM, TO, TYPE) \
+  LANE_DEVICE TO load_field(const FROM* p) { return *p; }
+#endif
+LANE_LOAD_FIELD(u32, u32, "u32")
+LANE_LOAD_FIELD(u16, u32, "u16")
+LANE_LOAD_FIELD(u8, u32, "u8")
+LANE_LOAD_FIELD(i8, int, "s8")
+#undef LANE_LOAD_FIELD
+
+// Keeps a pointer in registers, as the compiler would otherwise add its parts anew for each load from it.
+LANE_DEVICE void keep(const u8*& p) {
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+l"(p));
+#endif
 }
 
 // A load past the first-level cache, which may hold what was there before a kernel that still runs was launched.

@@ -288,17 +288,17 @@ struct Q8_0 {
   static constexpr PlaneShape PLANES[COUNT] = {{16, 32}, {16, 32}, {2, 32}};
   struct Block {
     uint4 low, high;
-    u16 scale;
+    u32 scale;
   };
   static LANE_DEVICE Block load(const Planes<Q8_0>& p, i64 unit) {
     return {load_weights(p.as<uint4>(0) + unit), load_weights(p.as<uint4>(1) + unit),
-            load_constant(p.as<u16>(2) + unit)};
+            load_field(p.as<u16>(2) + unit)};
   }
   static LANE_DEVICE Scaled<0> decode(const Block& b) {
     return {{static_cast<int>(b.low.x), static_cast<int>(b.low.y), static_cast<int>(b.low.z),
              static_cast<int>(b.low.w), static_cast<int>(b.high.x), static_cast<int>(b.high.y),
              static_cast<int>(b.high.z), static_cast<int>(b.high.w)},
-            to_float(f16{b.scale})};
+            low_half(b.scale)};
   }
 };
 
@@ -308,19 +308,19 @@ struct Q4_0 {
   static constexpr PlaneShape PLANES[COUNT] = {{16, 32}, {2, 32}};
   struct Block {
     uint4 nibbles;
-    u16 scale;
+    u32 scale;
   };
   static LANE_DEVICE Block load(const Planes<Q4_0>& p, i64 unit) {
-    return {load_weights(p.as<uint4>(0) + unit), load_constant(p.as<u16>(1) + unit)};
+    return {load_weights(p.as<uint4>(0) + unit), load_field(p.as<u16>(1) + unit)};
   }
   static LANE_DEVICE Scaled<8> decode(const Block& b) {
     Scaled<8> unit;
     unpack_nibbles(b.nibbles, unit.q);
-    unit.d = to_float(f16{b.scale});
+    unit.d = low_half(b.scale);
     return unit;
   }
   static LANE_DEVICE float dot(const Block& b, const QuantizedBlock& x) {
-    return to_float(f16{b.scale}) * x.d * static_cast<float>(dot_nibbles(b.nibbles, x.q) - 8 * x.sum());
+    return low_half(b.scale) * x.d * static_cast<float>(dot_nibbles(b.nibbles, x.q) - 8 * x.sum());
   }
 };
 
@@ -333,7 +333,7 @@ struct Q4_1 {
     u32 scale_min;
   };
   static LANE_DEVICE Block load(const Planes<Q4_1>& p, i64 unit) {
-    return {load_weights(p.as<uint4>(0) + unit), load_constant(p.as<u32>(1) + unit)};
+    return {load_weights(p.as<uint4>(0) + unit), load_field(p.as<u32>(1) + unit)};
   }
   static LANE_DEVICE ScaledMin decode(const Block& b) {
     ScaledMin unit;
@@ -357,17 +357,17 @@ struct Q5_0 {
   struct Block {
     uint4 nibbles;
     u32 bits;
-    u16 scale;
+    u32 scale;
   };
   static LANE_DEVICE Block load(const Planes<Q5_0>& p, i64 unit) {
-    return {load_weights(p.as<uint4>(0) + unit), load_constant(p.as<u32>(1) + unit),
-            load_constant(p.as<u16>(2) + unit)};
+    return {load_weights(p.as<uint4>(0) + unit), load_field(p.as<u32>(1) + unit),
+            load_field(p.as<u16>(2) + unit)};
   }
   static LANE_DEVICE Scaled<16> decode(const Block& b) {
     Scaled<16> unit;
     unpack_nibbles(b.nibbles, unit.q);
     unpack_bits<4>(b.bits, unit.q);
-    unit.d = to_float(f16{b.scale});
+    unit.d = low_half(b.scale);
     return unit;
   }
 };
@@ -382,8 +382,8 @@ struct Q5_1 {
     u32 scale_min;
   };
   static LANE_DEVICE Block load(const Planes<Q5_1>& p, i64 unit) {
-    return {load_weights(p.as<uint4>(0) + unit), load_constant(p.as<u32>(1) + unit),
-            load_constant(p.as<u32>(2) + unit)};
+    return {load_weights(p.as<uint4>(0) + unit), load_field(p.as<u32>(1) + unit),
+            load_field(p.as<u32>(2) + unit)};
   }
   static LANE_DEVICE ScaledMin decode(const Block& b) {
     ScaledMin unit;
@@ -402,12 +402,12 @@ struct Q4_K {
   static constexpr PlaneShape PLANES[COUNT] = {{16, 32}, {2, 32}, {4, 256}};
   struct Block {
     uint4 nibbles;
-    u16 factors;
+    u32 factors;
     u32 scale_min;
   };
   static LANE_DEVICE Block load(const Planes<Q4_K>& p, i64 unit) {
-    return {load_weights(p.as<uint4>(0) + unit), load_constant(p.as<u16>(1) + unit),
-            load_constant(p.as<u32>(2) + unit / 8)};
+    return {load_weights(p.as<uint4>(0) + unit), load_field(p.as<u16>(1) + unit),
+            load_field(p.as<u32>(2) + unit / 8)};
   }
   static LANE_DEVICE ScaledMin decode(const Block& b) {
     ScaledMin unit;
@@ -420,7 +420,8 @@ struct Q4_K {
   // The factors, of 6 bits, multiply in integers: the products stay below 2^24.
   static LANE_DEVICE float dot(const Block& b, const QuantizedBlock& x) {
     float2 scale_min = halves(b.scale_min);
-    int factors = b.factors, product = dot_nibbles(b.nibbles, x.q) * (factors & 0xff), sum = x.sum() * (factors >> 8);
+    int factor = static_cast<int>(b.factors & 0xff), minimum = static_cast<int>(b.factors >> 8);
+    int product = dot_nibbles(b.nibbles, x.q) * factor, sum = x.sum() * minimum;
     return x.d * (scale_min.x * static_cast<float>(product) - scale_min.y * static_cast<float>(sum));
   }
 };
@@ -432,12 +433,12 @@ struct Q5_K {
   struct Block {
     uint4 nibbles;
     u32 bits;
-    u16 factors;
+    u32 factors;
     u32 scale_min;
   };
   static LANE_DEVICE Block load(const Planes<Q5_K>& p, i64 unit) {
-    return {load_weights(p.as<uint4>(0) + unit), load_constant(p.as<u32>(1) + unit),
-            load_constant(p.as<u16>(2) + unit), load_constant(p.as<u32>(3) + unit / 8)};
+    return {load_weights(p.as<uint4>(0) + unit), load_field(p.as<u32>(1) + unit),
+            load_field(p.as<u16>(2) + unit), load_field(p.as<u32>(3) + unit / 8)};
   }
   static LANE_DEVICE ScaledMin decode(const Block& b) {
     ScaledMin unit = Q4_K::decode({b.nibbles, b.factors, b.scale_min});
@@ -453,18 +454,18 @@ struct Q6_K {
   struct Block {
     uint4 nibbles;
     uint2 pairs;
-    u16 factors;
-    u16 scale;
+    u32 factors;
+    u32 scale;
   };
   static LANE_DEVICE Block load(const Planes<Q6_K>& p, i64 unit) {
     return {load_weights(p.as<uint4>(0) + unit), load_weights(p.as<uint2>(1) + unit),
-            load_constant(p.as<u16>(2) + unit), load_constant(p.as<u16>(3) + unit / 8)};
+            load_field(p.as<u16>(2) + unit), load_field(p.as<u16>(3) + unit / 8)};
   }
   static LANE_DEVICE ScaledHalves<32> decode(const Block& b) {
     ScaledHalves<32> unit;
     unpack_nibbles(b.nibbles, unit.q);
     unpack_pairs<4>(b.pairs, unit.q);
-    float d = to_float(f16{b.scale});
+    float d = low_half(b.scale);
     unit.d[0] = __fmul_rn(d, static_cast<float>(static_cast<i8>(b.factors & 0xff)));
     unit.d[1] = __fmul_rn(d, static_cast<float>(static_cast<i8>(b.factors >> 8)));
     return unit;
@@ -478,18 +479,18 @@ struct Q3_K {
   struct Block {
     uint2 pairs;
     u32 bits;
-    u16 factors;
-    u16 scale;
+    u32 factors;
+    u32 scale;
   };
   static LANE_DEVICE Block load(const Planes<Q3_K>& p, i64 unit) {
-    return {load_weights(p.as<uint2>(0) + unit), load_constant(p.as<u32>(1) + unit),
-            load_constant(p.as<u16>(2) + unit), load_constant(p.as<u16>(3) + unit / 8)};
+    return {load_weights(p.as<uint2>(0) + unit), load_field(p.as<u32>(1) + unit),
+            load_field(p.as<u16>(2) + unit), load_field(p.as<u16>(3) + unit / 8)};
   }
   static LANE_DEVICE ScaledHalves<4> decode(const Block& b) {
     ScaledHalves<4> unit = {};
     unpack_pairs<0>(b.pairs, unit.q);
     unpack_bits<2>(b.bits, unit.q);
-    float d = to_float(f16{b.scale});
+    float d = low_half(b.scale);
     unit.d[0] = __fmul_rn(d, static_cast<float>(static_cast<i8>(b.factors & 0xff)));
     unit.d[1] = __fmul_rn(d, static_cast<float>(static_cast<i8>(b.factors >> 8)));
     return unit;
@@ -502,12 +503,12 @@ struct Q2_K {
   static constexpr PlaneShape PLANES[COUNT] = {{8, 32}, {2, 32}, {4, 256}};
   struct Block {
     uint2 pairs;
-    u16 factors;
+    u32 factors;
     u32 scale_min;
   };
   static LANE_DEVICE Block load(const Planes<Q2_K>& p, i64 unit) {
-    return {load_weights(p.as<uint2>(0) + unit), load_constant(p.as<u16>(1) + unit),
-            load_constant(p.as<u32>(2) + unit / 8)};
+    return {load_weights(p.as<uint2>(0) + unit), load_field(p.as<u16>(1) + unit),
+            load_field(p.as<u32>(2) + unit / 8)};
   }
   static LANE_DEVICE ScaledMinHalves decode(const Block& b) {
     ScaledMinHalves unit = {};
@@ -529,15 +530,15 @@ struct IQ4_NL {
   static constexpr PlaneShape PLANES[COUNT] = {{16, 32}, {2, 32}};
   struct Block {
     uint4 codes;
-    u16 scale;
+    u32 scale;
   };
   static LANE_DEVICE Block load(const Planes<IQ4_NL>& p, i64 unit) {
-    return {load_weights(p.as<uint4>(0) + unit), load_constant(p.as<u16>(1) + unit)};
+    return {load_weights(p.as<uint4>(0) + unit), load_field(p.as<u16>(1) + unit)};
   }
   static LANE_DEVICE Scaled<0> decode(const Block& b) {
     Scaled<0> unit;
     look_up<Iq4Table>(b.codes, unit.q);
-    unit.d = to_float(f16{b.scale});
+    unit.d = low_half(b.scale);
     return unit;
   }
 };
@@ -548,17 +549,17 @@ struct IQ4_XS {
   static constexpr PlaneShape PLANES[COUNT] = {{16, 32}, {1, 32}, {2, 256}};
   struct Block {
     uint4 codes;
-    i8 factor;
-    u16 scale;
+    int factor;
+    u32 scale;
   };
   static LANE_DEVICE Block load(const Planes<IQ4_XS>& p, i64 unit) {
-    return {load_weights(p.as<uint4>(0) + unit), load_constant(p.as<i8>(1) + unit),
-            load_constant(p.as<u16>(2) + unit / 8)};
+    return {load_weights(p.as<uint4>(0) + unit), load_field(p.as<i8>(1) + unit),
+            load_field(p.as<u16>(2) + unit / 8)};
   }
   static LANE_DEVICE Scaled<0> decode(const Block& b) {
     Scaled<0> unit;
     look_up<Iq4Table>(b.codes, unit.q);
-    unit.d = __fmul_rn(to_float(f16{b.scale}), static_cast<float>(b.factor));
+    unit.d = __fmul_rn(low_half(b.scale), static_cast<float>(b.factor));
     return unit;
   }
 };
@@ -569,10 +570,10 @@ struct MXFP4 {
   static constexpr PlaneShape PLANES[COUNT] = {{16, 32}, {1, 32}};
   struct Block {
     uint4 codes;
-    u8 exponent;
+    u32 exponent;
   };
   static LANE_DEVICE Block load(const Planes<MXFP4>& p, i64 unit) {
-    return {load_weights(p.as<uint4>(0) + unit), load_constant(p.as<u8>(1) + unit)};
+    return {load_weights(p.as<uint4>(0) + unit), load_field(p.as<u8>(1) + unit)};
   }
   static LANE_DEVICE Scaled<0> decode(const Block& b) {
     Scaled<0> unit;

@@ -181,6 +181,8 @@ struct WeightRows {
     planes = weight;
     planes.advance(static_cast<i64>(first) * UNITS + lane());
 #pragma unroll
+    for (int i = 0; i < F::COUNT; i++) keep(planes.plane[i]);
+#pragma unroll
     for (int j = 0; j < S.rows; j++) further[j] = (EVEN ? j : min(row + j, n - 1) - first) * static_cast<i64>(UNITS);
 #pragma unroll
     for (int i = 0; i < S.rows * S.m; i++) sum[i] = 0.f;
@@ -199,7 +201,11 @@ struct WeightRows {
   }
 
   // After a group of `depth` steps.
-  LANE_DEVICE void advance() { planes.advance(S.depth * S.lanes); }
+  LANE_DEVICE void advance() {
+    planes.advance(S.depth * S.lanes);
+#pragma unroll
+    for (int i = 0; i < F::COUNT; i++) keep(planes.plane[i]);
+  }
 
   // Makes the units of a step ready, and loads those that come `depth` steps later in their place.
   LANE_DEVICE void take(int step, int slot) {
