@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
-from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, QBLOCK
+from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS, GEMV_ROWS, QBLOCK
 from lane_mlir.dialects.launch import (
     BufferOp,
     Fill,
@@ -69,6 +69,12 @@ def defer_norms(schedule: ScheduleOp, numerics: Numerics, report: Report, *, hel
     return deferred
 
 
+def _in_tiles(product: Product, numerics: Numerics) -> bool:
+    """Whether the rows of a product are too many for the matrix-vector kernels, or better off on tensor cores."""
+    most = GEMV_ROWS if numerics is Numerics.DEQUANT else GEMV_MMA_MIN_ROWS - 1
+    return product.m.data > most
+
+
 def _readers(uses: Uses, launch: LaunchOp, out: SSAValue) -> Sequence[LaunchOp]:
     readers = uses.readers_within(launch, out)
     if not readers:
@@ -85,8 +91,8 @@ def _check_by_columns(product: LaunchOp, norm: NormOp, numerics: Numerics) -> No
     if norm.pre_eps is not None:
         raise Whole("the norm that comes first needs the whole row before anything is added to it")
     rows, cols = product.m.data, product.n.data
-    if rows > GEMV_ROWS or product.batch_on_tensor_cores(numerics):
-        raise Whole(f"its {rows} rows are multiplied on tensor cores, whose kernels norm nothing")
+    if _in_tiles(product, numerics):
+        raise Whole(f"its {rows} rows are multiplied in tiles, by kernels that norm nothing")
     if cols % QBLOCK:
         raise Whole(f"its rows of {cols} columns are no whole number of blocks of {QBLOCK}")
     own = product.quant is None and product.target.own is not None and norm.part is None and norm.y is None
@@ -101,7 +107,7 @@ def _divides(launch: LaunchOp, x: SSAValue, numerics: Numerics) -> Product:
         raise Whole(f"{launch.kind()} reads it too, and divides nothing")
     if isinstance(launch, FoldOp) and x in launch.then.reads():
         raise Whole(f"{launch.kind()} reads it after its product too")
-    if product.m.data > GEMV_ROWS or product.batch_on_tensor_cores(numerics) or product.tail is not None:
+    if _in_tiles(product, numerics) or product.tail is not None:
         raise Whole(f"{launch.kind()} multiplies {product.m.data} rows of it by a kernel that divides nothing")
     return product
 

@@ -13,7 +13,6 @@
 #pragma once
 
 #include "moe_router.cuh"
-#include "norm.cuh"
 
 namespace lane {
 
@@ -258,33 +257,10 @@ struct ChosenRows {
   }
 };
 
-// What the last block of a row does: nothing.
-struct NoNorm {
-  template <int THREADS>
-  LANE_DEVICE void run(int) const {}
-};
-
-// Or the norm of the row.
-template <NormShape N, typename T>
-struct RowNorm {
-  NormOperands<T> operands;
-  u32* counter;  // [rows], 0 between runs
-
-  template <int THREADS>
-  LANE_DEVICE void run(int row) const {
-    __shared__ float partial[WARP];
-    if (!is_last_block(counter + row, gridDim.x)) return;
-    NormWeights<N, THREADS> weights;
-    weights.load(operands);
-    norm_row_of(static_cast<i64>(row), weights, operands, partial);
-  }
-};
-
 // grid (d/columns, rows): a block computes columns of a row of y, of all its experts.
-template <typename DOWN, GemvShape S, typename SD, GemvShape SS, MoeShape M, RouterShape R, Dst D, typename T,
-          typename After>
+template <typename DOWN, GemvShape S, typename SD, GemvShape SS, MoeShape M, RouterShape R, Dst D, typename T>
 LANE_DEVICE void moe_down(const MoeChoice& choice, const u8* weight, const float* bias, const u8* shared_weight,
-                          const Hidden& hidden, const Hidden& shared_hidden, T* y, const int* param, const After& after) {
+                          const Hidden& hidden, const Hidden& shared_hidden, T* y, const int* param) {
   __shared__ Routed chosen[M.chosen()];
   static_assert(S.lanes == SS.lanes && S.rows == SS.rows && S.warps == SS.warps, "both products share the threads alike");
   let_successor_start();
@@ -325,7 +301,6 @@ LANE_DEVICE void moe_down(const MoeChoice& choice, const u8* weight, const float
     }
     y[D.start(param) + D.at(row, M.d, at)] = from_float<T>(sum[i]);
   }
-  after.template run<S.threads()>(row);
 }
 
 }  // namespace lane

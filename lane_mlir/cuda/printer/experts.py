@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lane_mlir.cuda.kernels.gemv import QBLOCK, GemvSplit, rows_a_warp, split_gemv, staged_bytes, unit_values
@@ -28,13 +28,6 @@ from lane_mlir.cuda.printer.vectors import WARP, vector_width
 from lane_mlir.dialects.launch import MoeOp, buffer_of
 from lane_mlir.dialects.launch.operation import ceil_div
 from lane_mlir.formats import Format
-
-After = Callable[[Printing], str]
-"""What the last block of a row does with it, with its buffers, as text."""
-
-
-def _nothing(printing: Printing) -> str:
-    return "NoNorm{}"
 
 
 @dataclass(frozen=True)
@@ -274,8 +267,8 @@ class Mixture:
             shared=max(staged, 4 * max(split.columns, shared_split.columns)),
         )
 
-    def down_kernel(self, printing: Printing, after: After) -> Kernel:
-        """The down products, weighted and added, and what follows on a row."""
+    def down_kernel(self, printing: Printing) -> Kernel:
+        """The down products, weighted and added."""
         launch, shared = self.launch, self.launch.shared
         d, dff, rows, used = launch.d.data, launch.dff.data, launch.rows.data, launch.k.data
         down = launch.formats.data[2]
@@ -300,10 +293,9 @@ class Mixture:
         if shared is not None:
             shared_hidden = self.hidden(printing, "shared_hidden", rows, width, shared_words)
         y, param = printing.writes("y", launch.y), printing.reads("row", launch.param)
-        follows = after(printing)
         call = (
             f"moe_down<{types}, {element_type(launch.y)}>({choice}, {weight}, {bias}, {shared_weight}, "
-            f"{hidden}, {shared_hidden}, {y}, {param}, {follows})"
+            f"{hidden}, {shared_hidden}, {y}, {param})"
         )
         return Kernel(
             name=f"moe_down_{down}",
@@ -316,5 +308,5 @@ class Mixture:
             early=True,
         )
 
-    def kernels(self, printing: Printing, after: After = _nothing) -> list[Kernel]:
-        return [self.router(printing), self.hidden_kernel(printing), self.down_kernel(printing, after)]
+    def kernels(self, printing: Printing) -> list[Kernel]:
+        return [self.router(printing), self.hidden_kernel(printing), self.down_kernel(printing)]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.ir import SSAValue
-
 from lane_mlir.cuda.printer.elementwise import print_binary
-from lane_mlir.cuda.printer.experts import After, Mixture
+from lane_mlir.cuda.printer.experts import Mixture
 from lane_mlir.cuda.printer.experts_sorted import SortedMixture
 from lane_mlir.cuda.printer.kernel import Folds, Kernel, Printers, Printing, refuse
-from lane_mlir.cuda.printer.norms import NormConstants, print_norm
+from lane_mlir.cuda.printer.norms import print_norm
 from lane_mlir.dialects.launch import BinaryOp, FoldOp, MoeOp, NormOp
 from lane_mlir.dialects.tg import BinaryOperator
 
@@ -23,41 +21,27 @@ def print_moe(launch: MoeOp, printing: Printing) -> Sequence[Kernel]:
     return mixture.kernels(printing)
 
 
-def _norm_after(norm: NormConstants, rows: int, given: dict[str, SSAValue]) -> After:
-    def after(printing: Printing) -> str:
-        operands = norm.operands(printing, "norm_", given=given)
-        type = operands[operands.index("<") + 1 : operands.index(">")]
-        counter = printing.scratch("counter", "u32", 4 * rows, zeroed=True)
-        return f"RowNorm<{norm.shape}, {type}>{{{operands}, {counter}}}"
-
-    return after
-
-
 def print_moe_norm(launch: FoldOp, printing: Printing) -> Sequence[Kernel]:
-    """The last block of a row of the mixture norms it."""
+    """The norm is a kernel of its own: a row that the last block norms while nothing else runs takes longer."""
     moe, then = launch.first, launch.then
     assert isinstance(moe, MoeOp)
     assert isinstance(then, NormOp)
-    mixture, norm = Mixture.of(moe, printing), NormConstants.of(then, printing)
-    if norm.quantized_apart or then.x is not moe.target.own or moe.on_tensor_cores(printing.numerics):
-        return [*print_moe(moe, printing), *print_norm(then, printing)]
-    return mixture.kernels(printing, _norm_after(norm, moe.rows.data, {}))
+    return [*print_moe(moe, printing), *print_norm(then, printing)]
 
 
 def print_moe_sum_norm(launch: FoldOp, printing: Printing) -> Sequence[Kernel]:
-    """The last block of a row of the mixture adds to it and norms the sum."""
+    """As above; the norm's kernel adds to the mixture first, where it can."""
     fold, then = launch.first, launch.then
     assert isinstance(fold, FoldOp)
     assert isinstance(then, NormOp)
     moe, binary = fold.first, fold.then
     if not isinstance(moe, MoeOp) or not isinstance(binary, BinaryOp):
         raise refuse(launch, f"it is a fold of a fold of {moe.name} and {binary.name}, and {then.name}")
-    mixture, norm = Mixture.of(moe, printing), NormConstants.of(then, printing)
-    if norm.quantized_apart or not _only_adds(moe, binary, then) or moe.on_tensor_cores(printing.numerics):
+    if not _only_adds(moe, binary, then):
         return [*print_moe(moe, printing), *print_binary(binary, printing), *print_norm(then, printing)]
     added = binary.b if binary.a is moe.y else binary.a
     given = {"x": moe.y, "add": added, "sum": binary.out}
-    return mixture.kernels(printing, _norm_after(norm, moe.rows.data, given))
+    return [*print_moe(moe, printing), *print_norm(then, printing, given)]
 
 
 def print_moe_sum(launch: FoldOp, printing: Printing) -> Sequence[Kernel]:

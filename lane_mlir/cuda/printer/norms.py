@@ -131,11 +131,14 @@ class NormConstants:
         return [quantize_apart(printing, values, launch.out, n)]
 
 
-def print_norm(launch: NormOp, printing: Printing) -> Sequence[Kernel]:
+def print_norm(
+    launch: NormOp, printing: Printing, given: Mapping[str, SSAValue] = MappingProxyType({})
+) -> Sequence[Kernel]:
+    """`given`: as for NormConstants.operands."""
     if launch.squares is not None:
         raise refuse(launch, "it leaves its division to its readers, which only a norm in a launch with a product does")
     norm = NormConstants.of(launch, printing)
-    operands = norm.operands(printing)
+    operands = norm.operands(printing, given=given)
     kernel = Kernel(
         name="layer_norm" if launch.center is not None else "rms_norm",
         header="norm.cuh",

@@ -183,7 +183,7 @@ def test_activations_and_biases(compare: Any, random: Any, out: Any, transposed:
 def test_norm_of_the_mixture(
     compare: Any, random: Any, out: Any, activation: Any, transposed: Any, experts: Any, numerics: str, per_warp: int
 ):
-    """By the last block of each row, of the rows plus others."""
+    """By a kernel of its own, of the rows plus others."""
     block, form = (Format.Q4_0, Format.Q4_0, Format.Q8_0), "f32" if numerics == "dequant" else "f32 quant"
     moe = launch(64, 64, 6, 2, 3, "q4_0, q4_0, q8_0", more=f"per_warp = {per_warp}")
     got = compare(
@@ -195,9 +195,9 @@ def test_norm_of_the_mixture(
         w=random(64), n=out((3, 64)), **experts(block, 6, 64, 64),
     )  # fmt: skip
     got.check(4 * tolerance(numerics))
-    assert [use.kernel.name for use in got.unit.uses] == ["moe_router", "moe_hidden_q4_0", "moe_down_q8_0"]
-    # The last chooses from the logits while the second is still at work.
-    assert [use.kernel.early for use in got.unit.uses] == [False, False, True]
+    assert [use.kernel.name for use in got.unit.uses] == ["moe_router", "moe_hidden_q4_0", "moe_down_q8_0", "rms_norm"]
+    # The third chooses from the logits while the second is still at work.
+    assert [use.kernel.early for use in got.unit.uses] == [False, False, True, False]
 
 
 def test_sum_and_norm_of_the_mixture(compare: Any, random: Any, out: Any, transposed: Any, experts: Any):
@@ -213,7 +213,7 @@ def test_sum_and_norm_of_the_mixture(compare: Any, random: Any, out: Any, transp
         x=random(2, 32), wr=transposed(random(6, 32)), y=out((2, 32)), r=random(2, 32), s=out((2, 32)), w=random(32),
         n=out((2, 32)), **experts(f32, 6, 32, 32),
     ).check(SUMS)  # fmt: skip
-    assert len(got.unit.uses) == 3
+    assert len(got.unit.uses) == 4
 
 
 def test_lands_in_rows_of_a_table(compare: Any, random: Any, transposed: Any, experts: Any):
