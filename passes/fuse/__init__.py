@@ -40,8 +40,8 @@ class FusePass(ModulePass):
     Applies the table of rules to every step of the module.
 
     `held`: rules not to apply (they are still reported, as held). `limit`: stop after that many firings, for bisecting.
-    `numerics`, `chip`: override what the module says it is compiled for. Raises PassFailedException for an unknown rule
-    or chip, or a negative limit.
+    `numerics`, `chip`: override what the module says it is compiled for. `remarks`: print every decision and its reason
+    on the standard error. Raises PassFailedException for an unknown rule or chip, or a negative limit.
     """
 
     name = "fuse"
@@ -50,6 +50,7 @@ class FusePass(ModulePass):
     limit: int | None = None
     numerics: Literal["dequant", "int8", "two_pass_int8"] | None = None
     chip: str | None = None
+    remarks: bool = False
 
     def __post_init__(self) -> None:
         check_rules(self.held)
@@ -68,10 +69,12 @@ class FusePass(ModulePass):
         """Apply the rules; what was decided, step by step."""
         set_target(module, chip=self.chip, numerics=None if self.numerics is None else Numerics(self.numerics))
         target = target_of(module)
-        return [
-            optimize(func, target, self.held, limit=self.limit, after_step=after_rule)
-            for func in step_functions(module)
-        ]
+        made: list[Optimized] = []
+        for func in step_functions(module):
+            made.append(optimize(func, target, self.held, limit=self.limit, after_step=after_rule))
+            if self.remarks:
+                made[-1].report.print_remarks(func.sym_name.data)
+        return made
 
 
 def check_rules(held: Iterable[str]) -> None:
@@ -87,13 +90,17 @@ def rule_pass(rule: str) -> type[ModulePass]:
     class RulePass(ModulePass):
         name = f"fuse-{rule.replace('_', '-')}"
 
+        remarks: bool = False
+
         def apply(self, ctx: Context, op: ModuleOp) -> None:
             target = target_of(op)
             for func in step_functions(op):
-                optimize(func, target, only=(rule,))
+                report = optimize(func, target, only=(rule,)).report
+                if self.remarks:
+                    report.print_remarks(func.sym_name.data)
 
     RulePass.__name__ = f"Fuse{''.join(word.capitalize() for word in rule.split('_'))}Pass"
-    RulePass.__doc__ = f"Applies the rule {rule} of the table, and no other."
+    RulePass.__doc__ = f"Applies the rule {rule} of the table, and no other. `remarks`: as fuse does."
     return dataclass(frozen=True)(RulePass)
 
 

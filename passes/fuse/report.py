@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,12 @@ class Decision:
     """Why it did not fire: one sentence. Empty if it fired."""
     where: str = ""
     """The tensor or place in the step that the ops come from."""
+
+    def remark(self, step: str) -> str:
+        """The line that a pass prints of it: `remark: @step: act_gate refused on [2, 3] (blk.0.ffn_gate): …`."""
+        numbers, where = ", ".join(map(str, self.covers)), f" ({self.where})" if self.where else ""
+        reason = f": {self.reason}" if self.outcome is Outcome.REFUSED else ""
+        return f"remark: @{step}: {self.rule} {self.outcome} on [{numbers}]{where}{reason}"
 
     def json(self) -> dict[str, object]:
         return {
@@ -90,6 +97,11 @@ class Report:
             outcomes = counts.setdefault(decision.rule, dict.fromkeys(Outcome, 0))
             outcomes[decision.outcome] += 1
         return counts
+
+    def print_remarks(self, step: str) -> None:
+        """Print every decision on the standard error, as compilers do remarks."""
+        for decision in self:
+            print(decision.remark(step), file=sys.stderr)
 
     def json(self) -> list[dict[str, object]]:
         return [decision.json() for decision in self]

@@ -158,8 +158,8 @@ def link_glu(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     judge.inside_only(scope, form.inside)
     if gate.values or up.values:
         raise Refusal("the kernel of a gated pair takes weights in rows of a format, not plain f32 values")
-    if (gate.x, gate.n) != (up.x, up.n):
-        raise Refusal(f"its products differ in activation or width ({gate.n} and {up.n})")
+    if gate.x != up.x:
+        raise Refusal("its products are of two activations")
     check_activation(judge, gate.x, gate.format, up.format)
     if gating.landing.quantized:
         share_quantized(judge, scope)

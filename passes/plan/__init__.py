@@ -61,12 +61,14 @@ class PlanPass(ModulePass):
     """
     Plans every schedule of a module, for the target that it names.
 
-    `held`: the rules not to apply. Raises NoKernel, Shape or Unbound, each a PassFailedException at a launch.
+    `held`: the rules not to apply. `remarks`: print every decision and its reason on the standard error. Raises NoKernel,
+    Shape or Unbound, each a PassFailedException at a launch.
     """
 
     name = "plan"
 
     held: tuple[str, ...] = ()
+    remarks: bool = False
 
     def __post_init__(self) -> None:
         for rule in self.held:
@@ -78,8 +80,13 @@ class PlanPass(ModulePass):
 
     def run(self, module: ModuleOp) -> dict[str, Report]:
         """Plan the schedules; what the rules decided on each, by its name."""
-        schedules = [op for op in module.ops if isinstance(op, ScheduleOp)]
-        return {schedule.sym_name.data: plan(schedule, self.held) for schedule in schedules}
+        reports: dict[str, Report] = {}
+        for schedule in [op for op in module.ops if isinstance(op, ScheduleOp)]:
+            name = schedule.sym_name.data
+            reports[name] = plan(schedule, self.held)
+            if self.remarks:
+                reports[name].print_remarks(name)
+        return reports
 
 
 def plan(schedule: ScheduleOp, held: Collection[str] = ()) -> Report:

@@ -165,7 +165,7 @@ def gate_read_again(s: Any) -> Any:
     ("build", "reason"),
     [
         (glu_of(None, None), "the kernel of a gated pair takes weights in rows of a format, not plain f32 values"),
-        (glu_of_two_activations, "its products differ in activation or width (64 and 64)"),
+        (glu_of_two_activations, "its products are of two activations"),
         (gate_read_again, f"matmul[1] (matmul.1) {ANOTHER_READER}"),
     ],
 )

@@ -1,6 +1,10 @@
 // RUN: lane-opt %s -p fuse-add-norm | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=add_norm}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-add-norm{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=add_norm remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-5: add_norm held on
+// WOULD-NOT: add_norm held on
 // HELD-NOT: "add_norm"
 
 !x = tensor<2x64xf32>
@@ -13,6 +17,7 @@
 // CHECK-NEXT:      tg.yield %[[NORM]] : tensor<2x64xf32>
 // CHECK-NEXT:    }
 // CHECK-NEXT:    func.return %[[Y]]
+// WHY: remark: @residual_first: add_norm fired on [0, 1]
 func.func @residual_first(%x: !x, %branch: !x, %w: !w) -> !x {
   %sum = tg.binary add %x, %branch : (!x, !x) -> !x
   %y = tg.rms_norm %sum weight %w eps 1.0e-5 : (!x, !w) -> !x
@@ -22,6 +27,7 @@ func.func @residual_first(%x: !x, %branch: !x, %w: !w) -> !x {
 // CHECK-LABEL: func.func @residual_second(
 // CHECK-NEXT:    tg.fused "add_norm" {
 // CHECK-NEXT:      tg.binary[0] add %branch, %x
+// WHY-NEXT: remark: @residual_second: add_norm fired on [0, 1]
 func.func @residual_second(%x: !x, %branch: !x, %w: !w) -> !x {
   %sum = tg.binary add %branch, %x : (!x, !x) -> !x
   %y = tg.rms_norm %sum weight %w eps 1.0e-5 : (!x, !w) -> !x
@@ -35,6 +41,7 @@ func.func @residual_second(%x: !x, %branch: !x, %w: !w) -> !x {
 // CHECK-NEXT:    }
 // CHECK-NEXT:    %[[S:.+]] = tg.scale[2] %[[SUM]]
 // CHECK-NEXT:    func.return %[[SUM]], %[[Y]], %[[S]]
+// WHY-NEXT: remark: @sum_read_again: add_norm fired on [0, 1]
 func.func @sum_read_again(%x: !x, %branch: !x, %w: !w) -> (!x, !x, !x) {
   %sum = tg.binary add %x, %branch : (!x, !x) -> !x
   %y = tg.rms_norm %sum weight %w eps 1.0e-5 : (!x, !w) -> !x
@@ -48,6 +55,8 @@ func.func @sum_read_again(%x: !x, %branch: !x, %w: !w) -> (!x, !x, !x) {
 // CHECK:           tg.rms_norm[1] %{{.+}} weight %w eps 1.000000e-05
 // CHECK:         tg.rms_norm[2] %[[SUM]] weight %w eps 1.000000e-02
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @two_norms_of_one_sum: add_norm fired on [0, 1]
+// WHY-NEXT: remark: @two_norms_of_one_sum: add_norm refused on [0, 1, 2]: the sum is already that of "add_norm"[0, 1], which writes it
 func.func @two_norms_of_one_sum(%x: !x, %branch: !x, %w: !w) -> (!x, !x) {
   %sum = tg.binary add %x, %branch : (!x, !x) -> !x
   %y = tg.rms_norm %sum weight %w eps 1.0e-5 : (!x, !w) -> !x
@@ -59,6 +68,7 @@ func.func @two_norms_of_one_sum(%x: !x, %branch: !x, %w: !w) -> (!x, !x) {
 // CHECK-LABEL: func.func @unrelated_between(
 // CHECK-NEXT:    tg.scale[1] %x
 // CHECK-NEXT:    tg.fused "add_norm" {
+// WHY-NEXT: remark: @unrelated_between: add_norm fired on [0, 2]
 func.func @unrelated_between(%x: !x, %branch: !x, %w: !w) -> (!x, !x) {
   %sum = tg.binary add %x, %branch : (!x, !x) -> !x
   %s = tg.scale %x by 2.0 : (!x) -> !x
@@ -68,6 +78,7 @@ func.func @unrelated_between(%x: !x, %branch: !x, %w: !w) -> (!x, !x) {
 
 // CHECK-LABEL: func.func @sum_read_between(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @sum_read_between: add_norm refused on [0, 2]: binary[0] is read by scale[1], before rms_norm[2]
 func.func @sum_read_between(%x: !x, %branch: !x, %w: !w) -> (!x, !x) {
   %sum = tg.binary add %x, %branch : (!x, !x) -> !x
   %s = tg.scale %sum by 2.0 : (!x) -> !x
@@ -77,6 +88,7 @@ func.func @sum_read_between(%x: !x, %branch: !x, %w: !w) -> (!x, !x) {
 
 // CHECK-LABEL: func.func @last_row(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @last_row: add_norm refused on [0, 1, 2]: view[1] stands between binary[0] and its norm: the rows differ
 func.func @last_row(%x: !x, %branch: !x, %w: !w) -> tensor<1x64xf32> {
   %sum = tg.binary add %x, %branch : (!x, !x) -> !x
   %last = tg.view %sum from 64 : (!x) -> tensor<1x64xf32>
@@ -99,3 +111,5 @@ func.func @difference(%x: !x, %branch: !x, %w: !w) -> !x {
   %y = tg.rms_norm %sum weight %w eps 1.0e-5 : (!x, !w) -> !x
   func.return %y : !x
 }
+
+// WHY-NOT: remark

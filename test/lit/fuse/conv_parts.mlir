@@ -1,6 +1,10 @@
 // RUN: lane-opt %s -p fuse-conv-silu,fuse-conv-silu-l2,fuse-conv-parts | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=conv_parts}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-conv-silu,fuse-conv-silu-l2,fuse-conv-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=conv_parts remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-1: conv_parts held on
+// WOULD-NOT: conv_parts held on
 // HELD-NOT: "conv_parts"
 
 !x = tensor<1x64xf32>
@@ -12,6 +16,7 @@
 // CHECK-NEXT:    %{{.+}}, %{{.+}} = tg.fused "conv_parts" {
 // CHECK-NEXT:      tg.fused "conv_silu_l2" {
 // CHECK:           tg.fused "conv_silu" {
+// WHY: remark: @fires: conv_parts fired on [0, 1, 2, 3, 4, 5]
 func.func @fires(%x: !x, %w: !w, %a: !ring, %b: !ring) -> (!heads, !x) {
   %y = tg.conv %x, %w ring %a : (!x, !w, !ring) -> !x
   %z = tg.unary silu %y : (!x) -> !x
@@ -34,6 +39,7 @@ func.func @one_needs_the_other(%x: !x, %w: !w, %a: !ring, %b: !ring) -> !x {
 
 // CHECK-LABEL: func.func @one_without_silu(
 // CHECK-NOT:     "conv_parts"
+// WHY-NEXT: remark: @one_without_silu: conv_parts refused on [0, 1, 2]: the kernel of several convolutions takes the SiLU of each, and one has none
 func.func @one_without_silu(%x: !x, %w: !w, %a: !ring, %b: !ring) -> (!x, !x) {
   %y = tg.conv %x, %w ring %a : (!x, !w, !ring) -> !x
   %z = tg.unary silu %y : (!x) -> !x
@@ -43,6 +49,7 @@ func.func @one_without_silu(%x: !x, %w: !w, %a: !ring, %b: !ring) -> (!x, !x) {
 
 // CHECK-LABEL: func.func @two_rows(
 // CHECK-NOT:     "conv_parts"
+// WHY-NEXT: remark: @two_rows: conv_parts refused on [0, 1, 2, 3]: the kernel of several convolutions takes one row, not 2
 func.func @two_rows(%x: tensor<2x64xf32>, %w: !w, %a: !ring, %b: !ring) -> (tensor<2x64xf32>, tensor<2x64xf32>) {
   %y = tg.conv %x, %w ring %a : (tensor<2x64xf32>, !w, !ring) -> tensor<2x64xf32>
   %z = tg.unary silu %y : (tensor<2x64xf32>) -> tensor<2x64xf32>
@@ -64,6 +71,7 @@ func.func @other_taps(%x: !x, %w: !w, %v: tensor<64x3xf32>, %a: !ring, %b: memre
 // One ring: the second reads what the first leaves.
 // CHECK-LABEL: func.func @one_ring(
 // CHECK-NOT:     "conv_parts"
+// WHY-NEXT: remark: @one_ring: conv_parts refused on [0, 1, 2, 3]: "conv_silu"[0, 1] and "conv_silu"[2, 3] both touch %a, and the launch runs them at once
 func.func @one_ring(%x: !x, %w: !w, %a: !ring) -> (!x, !x) {
   %y = tg.conv %x, %w ring %a : (!x, !w, !ring) -> !x
   %z = tg.unary silu %y : (!x) -> !x
@@ -71,3 +79,5 @@ func.func @one_ring(%x: !x, %w: !w, %a: !ring) -> (!x, !x) {
   %d = tg.unary silu %c : (!x) -> !x
   func.return %z, %d : !x, !x
 }
+
+// WHY-NOT: remark

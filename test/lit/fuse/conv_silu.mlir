@@ -1,6 +1,10 @@
 // RUN: lane-opt %s -p fuse-conv-silu | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=conv_silu}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-conv-silu{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=conv_silu remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-3: conv_silu held on
+// WOULD-NOT: conv_silu held on
 // HELD-NOT: "conv_silu"
 
 !x = tensor<2x64xf32>
@@ -11,6 +15,7 @@
 // CHECK-NEXT:    tg.fused "conv_silu" {
 // CHECK-NEXT:      %[[Y:.+]] = tg.conv[0] %x, %w ring %ring
 // CHECK-NEXT:      tg.unary[1] silu %[[Y]]
+// WHY: remark: @fires: conv_silu fired on [0, 1]
 func.func @fires(%x: !x, %w: !w, %ring: !ring) -> !x {
   %y = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
   %z = tg.unary silu %y : (!x) -> !x
@@ -19,6 +24,7 @@ func.func @fires(%x: !x, %w: !w, %ring: !ring) -> !x {
 
 // CHECK-LABEL: func.func @another_activation(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @another_activation: conv_silu refused on [0, 1]: its parts are no convolutions, each with a SiLU, or that and an L2 norm of heads, or nothing more
 func.func @another_activation(%x: !x, %w: !w, %ring: !ring) -> !x {
   %y = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
   %z = tg.unary gelu %y : (!x) -> !x
@@ -27,6 +33,7 @@ func.func @another_activation(%x: !x, %w: !w, %ring: !ring) -> !x {
 
 // CHECK-LABEL: func.func @read_again(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @read_again: conv_silu refused on [0, 1]: conv[0] has another reader, and the launch would not write its result
 func.func @read_again(%x: !x, %w: !w, %ring: !ring) -> (!x, !x) {
   %y = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
   %z = tg.unary silu %y : (!x) -> !x
@@ -39,6 +46,8 @@ func.func @read_again(%x: !x, %w: !w, %ring: !ring) -> (!x, !x) {
 // CHECK-NEXT:      tg.conv[0]
 // CHECK:         tg.fused "conv_silu" {
 // CHECK-NEXT:      tg.conv[1]
+// WHY-NEXT: remark: @one_ring: conv_silu fired on [0, 2]
+// WHY-NEXT: remark: @one_ring: conv_silu fired on [1, 3]
 func.func @one_ring(%x: !x, %w: !w, %ring: !ring) -> (!x, !x) {
   %a = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
   %b = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
@@ -52,9 +61,12 @@ func.func @one_ring(%x: !x, %w: !w, %ring: !ring) -> (!x, !x) {
 // CHECK-NEXT:    tg.conv[1]
 // CHECK-NEXT:    tg.unary[2]
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @ring_touched_between: conv_silu refused on [0, 2]: conv[1] stands between and touches the same state as conv[0]
 func.func @ring_touched_between(%x: !x, %w: !w, %ring: !ring) -> (!x, !x) {
   %a = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
   %b = tg.conv %x, %w ring %ring : (!x, !w, !ring) -> !x
   %c = tg.unary silu %a : (!x) -> !x
   func.return %c, %b : !x, !x
 }
+
+// WHY-NOT: remark

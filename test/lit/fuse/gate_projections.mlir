@@ -1,6 +1,10 @@
 // RUN: lane-opt %s -p fuse-gates,fuse-gate-projections | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=gate_projections}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-gates,fuse-gate-projections{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=gate_projections remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-1: gate_projections held on
+// WOULD-NOT: gate_projections held on
 // HELD-NOT: "gate_projections"
 
 !x = tensor<1x64xf32>
@@ -18,6 +22,7 @@
 // CHECK-NEXT:      tg.fused "gates" {
 // CHECK-NEXT:        tg.unary[1] sigmoid %[[P]]
 // CHECK-NEXT:        tg.decay[2] %[[P]]
+// WHY: remark: @one_product: gate_projections fired on [0, 1, 2]
 func.func @one_product(%x: !x, %w: !w, %dt: !d, %al: !d, %n: !n, %state: !state) -> !x {
   %b = tg.matmul %x, %w : (!x, !w) -> !h
   %beta = tg.unary sigmoid %b : (!h) -> !h
@@ -30,6 +35,7 @@ func.func @one_product(%x: !x, %w: !w, %dt: !d, %al: !d, %n: !n, %state: !state)
 // CHECK-LABEL: func.func @two_activations(
 // CHECK:         tg.fused "gates" {
 // CHECK-NOT:     "gate_projections"
+// WHY-NEXT: remark: @two_activations: gate_projections refused on [0, 1, 2, 3]: the products before the gates are not of one activation
 func.func @two_activations(%x: !x, %z: !x, %wb: !w, %wa: !w, %dt: !d, %al: !d, %n: !n, %state: !state) -> !x {
   %b = tg.matmul %x, %wb : (!x, !w) -> !h
   %a = tg.matmul %z, %wa : (!x, !w) -> !h
@@ -43,6 +49,7 @@ func.func @two_activations(%x: !x, %z: !x, %wb: !w, %wa: !w, %dt: !d, %al: !d, %
 // CHECK-LABEL: func.func @block_format(
 // CHECK:         tg.fused "gates" {
 // CHECK-NOT:     "gate_projections"
+// WHY-NEXT: remark: @block_format: gate_projections refused on [0, 1, 2, 3]: the kernel of the gates' products takes plain f32 weights, and one is stored as q8_0
 func.func @block_format(%x: !x, %wb: !q8, %wa: !q8, %dt: !d, %al: !d, %n: !n, %state: !state) -> !x {
   %b = tg.matmul %x, %wb : (!x, !q8) -> !h
   %a = tg.matmul %x, %wa : (!x, !q8) -> !h
@@ -56,6 +63,7 @@ func.func @block_format(%x: !x, %wb: !q8, %wa: !q8, %dt: !d, %al: !d, %n: !n, %s
 // CHECK-LABEL: func.func @product_read_again(
 // CHECK:         tg.fused "gates" {
 // CHECK-NOT:     "gate_projections"
+// WHY-NEXT: remark: @product_read_again: gate_projections refused on [0, 1, 2, 3]: matmul[0] has another reader, and the launch would not write its result
 func.func @product_read_again(%x: !x, %wb: !w, %wa: !w, %dt: !d, %al: !d, %n: !n, %state: !state) -> (!x, !h) {
   %b = tg.matmul %x, %wb : (!x, !w) -> !h
   %a = tg.matmul %x, %wa : (!x, !w) -> !h
@@ -65,3 +73,5 @@ func.func @product_read_again(%x: !x, %wb: !w, %wa: !w, %dt: !d, %al: !d, %n: !n
     : (!x, !x, !x, !x, !h, !h, !n, !state) -> !x
   func.return %y, %b : !x, !h
 }
+
+// WHY-NOT: remark

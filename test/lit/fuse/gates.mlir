@@ -1,7 +1,11 @@
 // RUN: lane-opt %s -p fuse-gates | filecheck %s
 // RUN: lane-opt %s -p fuse-gates,fuse-gate-projections | filecheck %s --check-prefixes=CHECK,BOTH
 // RUN: lane-opt %s -p 'fuse{held=gates,gate_projections}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-gates{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=gates,gate_projections remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-1: gates held on
+// WOULD-NOT: gates held on
 // HELD-NOT: tg.fused "gate
 
 !x = tensor<1x64xf32>
@@ -19,6 +23,7 @@
 // CHECK-NEXT:        tg.unary[2] sigmoid
 // CHECK-NEXT:        tg.decay[3]
 // CHECK:           tg.delta[4]
+// WHY: remark: @fires: gates fired on [2, 3]
 func.func @fires(%x: !x, %wb: !w, %wa: !w, %dt: !d, %al: !d, %n: !n, %state: !state) -> !x {
   %b = tg.matmul %x, %wb : (!x, !w) -> !h
   %a = tg.matmul %x, %wa : (!x, !w) -> !h
@@ -41,6 +46,7 @@ func.func @another_activation(%x: !x, %b: !h, %a: !h, %dt: !d, %al: !d, %n: !n, 
 
 // CHECK-LABEL: func.func @decay_of_beta(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @decay_of_beta: gates refused on [0, 1]: the launch would read the result of unary[0], which it computes itself
 func.func @decay_of_beta(%x: !x, %b: !h, %dt: !d, %al: !d, %n: !n, %state: !state) -> !x {
   %beta = tg.unary sigmoid %b : (!h) -> !h
   %decay = tg.decay %beta dt %dt al %al : (!h, !d, !d) -> !h
@@ -48,3 +54,5 @@ func.func @decay_of_beta(%x: !x, %b: !h, %dt: !d, %al: !d, %n: !n, %state: !stat
     : (!x, !x, !x, !x, !h, !h, !n, !state) -> !x
   func.return %y : !x
 }
+
+// WHY-NOT: remark

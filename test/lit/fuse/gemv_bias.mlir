@@ -1,6 +1,10 @@
 // RUN: lane-opt %s -p fuse-gemv-bias | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=gemv_bias}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-gemv-bias{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=gemv_bias remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-2: gemv_bias held on
+// WOULD-NOT: gemv_bias held on
 // HELD-NOT: "gemv_bias"
 
 !x = tensor<2x64xf32>
@@ -11,6 +15,7 @@
 // CHECK-NEXT:    tg.fused "gemv_bias" {
 // CHECK-NEXT:      %[[Y:.+]] = tg.matmul[0] %x, %w
 // CHECK-NEXT:      tg.binary[1] add %[[Y]], %b
+// WHY: remark: @fires: gemv_bias fired on [0, 1]
 func.func @fires(%x: !x, %w: !w, %b: tensor<32xf32>) -> !y {
   %y = tg.matmul %x, %w : (!x, !w) -> !y
   %z = tg.binary add %y, %b : (!y, tensor<32xf32>) -> !y
@@ -19,6 +24,7 @@ func.func @fires(%x: !x, %w: !w, %b: tensor<32xf32>) -> !y {
 
 // CHECK-LABEL: func.func @plain_weight(
 // CHECK-NEXT:    tg.fused "gemv_bias" {
+// WHY-NEXT: remark: @plain_weight: gemv_bias fired on [0, 1]
 func.func @plain_weight(%x: !x, %w: tensor<32x64xf32>, %b: tensor<32xf32>) -> !y {
   %y = tg.matmul %x, %w : (!x, tensor<32x64xf32>) -> !y
   %z = tg.binary add %y, %b : (!y, tensor<32xf32>) -> !y
@@ -27,6 +33,7 @@ func.func @plain_weight(%x: !x, %w: tensor<32x64xf32>, %b: tensor<32xf32>) -> !y
 
 // CHECK-LABEL: func.func @product_read_again(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @product_read_again: gemv_bias refused on [0, 1]: matmul[0] has another reader, and the launch would not write its result
 func.func @product_read_again(%x: !x, %w: !w, %b: tensor<32xf32>) -> (!y, !y) {
   %y = tg.matmul %x, %w : (!x, !w) -> !y
   %z = tg.binary add %y, %b : (!y, tensor<32xf32>) -> !y
@@ -35,6 +42,7 @@ func.func @product_read_again(%x: !x, %w: !w, %b: tensor<32xf32>) -> (!y, !y) {
 
 // CHECK-LABEL: func.func @view_between(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @view_between: gemv_bias refused on [0, 1, 2]: view[1] stands between matmul[0] and its bias: the rows differ
 func.func @view_between(%x: !x, %w: !w, %b: tensor<16xf32>) -> tensor<4x16xf32> {
   %y = tg.matmul %x, %w : (!x, !w) -> !y
   %v = tg.view %y from 0 : (!y) -> tensor<4x16xf32>
@@ -57,3 +65,5 @@ func.func @scaled_by_a_row(%x: !x, %w: !w, %b: tensor<32xf32>) -> !y {
   %z = tg.binary mul %y, %b : (!y, tensor<32xf32>) -> !y
   func.return %z : !y
 }
+
+// WHY-NOT: remark

@@ -1,6 +1,10 @@
 // RUN: lane-opt %s -p fuse-gemv-bias,fuse-row-write,fuse-gemv-parts | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=gemv_parts}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-row-write,fuse-gemv-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=gemv_parts remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-3: gemv_parts held on
+// WOULD-NOT: gemv_parts held on
 // HELD-NOT: "gemv_parts"
 
 !x = tensor<2x64xf32>
@@ -19,6 +23,7 @@
 // CHECK:           tg.yield %{{.+}}, %{{.+}} : tensor<2x64xf32>, tensor<2x32xf32>
 // CHECK-NEXT:    }
 // CHECK-NEXT:    tg.unary[1]
+// WHY: remark: @queries_keys_values: gemv_parts fired on [0, 2, 3, 4, 5]
 func.func @queries_keys_values(%x: !x, %wq: !w, %wk: !n, %b: tensor<32xf32>, %wv: !w, %v: !cache, %pos: !pos)
     -> (!x, !y) {
   %q = tg.matmul %x, %wq : (!x, !w) -> !x
@@ -38,6 +43,7 @@ func.func @queries_keys_values(%x: !x, %wq: !w, %wk: !n, %b: tensor<32xf32>, %wv
 // CHECK-NEXT:    tg.fused "gemv_parts" {
 // CHECK-NEXT:      tg.matmul[1] %x, %[[A]]
 // CHECK-NEXT:      tg.matmul[4] %x, %[[B]]
+// WHY-NEXT: remark: @parts_of_one_tensor: gemv_parts fired on [1, 4]
 func.func @parts_of_one_tensor(%x: !x) -> (!y, !y) {
   %w = tg.constant "qkv" : !w
   %a = tg.view %w from 0 : (!w) -> !n
@@ -56,6 +62,8 @@ func.func @parts_of_one_tensor(%x: !x) -> (!y, !y) {
 // CHECK-NEXT:    }
 // CHECK-NEXT:    tg.matmul[1] %x, %b
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @two_formats: gemv_parts fired on [0, 2]
+// WHY-NEXT: remark: @two_formats: gemv_parts refused on [1]: its weight is stored as q4_0, those of the activation's other products as q8_0
 func.func @two_formats(%x: !x, %a: !w, %b: !q4, %c: !w) -> (!x, !x, !x) {
   %p = tg.matmul %x, %a : (!x, !w) -> !x
   %q = tg.matmul %x, %b : (!x, !q4) -> !x
@@ -73,6 +81,7 @@ func.func @two_activations(%x: !x, %z: !x, %a: !w, %b: !w) -> (!x, !x) {
 
 // CHECK-LABEL: func.func @plain_weights(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @plain_weights: gemv_parts refused on [0, 1]: the kernel of several products takes weights in rows of a format, not plain f32 values
 func.func @plain_weights(%x: !x, %a: tensor<64x64xf32>, %b: tensor<64x64xf32>) -> (!x, !x) {
   %p = tg.matmul %x, %a : (!x, tensor<64x64xf32>) -> !x
   %q = tg.matmul %x, %b : (!x, tensor<64x64xf32>) -> !x
@@ -82,6 +91,7 @@ func.func @plain_weights(%x: !x, %a: tensor<64x64xf32>, %b: tensor<64x64xf32>) -
 // One launch would write both rows at once.
 // CHECK-LABEL: func.func @one_row_of_one_cache(
 // CHECK-NOT:     "gemv_parts"
+// WHY-NEXT: remark: @one_row_of_one_cache: gemv_parts refused on [0, 1, 2, 3]: "row_write"[0, 1] and "row_write"[2, 3] both touch %k, and the launch runs them at once
 func.func @one_row_of_one_cache(%x: !x, %a: !w, %b: !w, %k: !cache, %pos: !pos) {
   %p = tg.matmul %x, %a : (!x, !w) -> !x
   tg.set_row %p into %k[%pos] : !x, !cache, !pos
@@ -93,6 +103,7 @@ func.func @one_row_of_one_cache(%x: !x, %a: !w, %b: !w, %k: !cache, %pos: !pos) 
 // The second lands in a cache that is read before it.
 // CHECK-LABEL: func.func @cache_read_between(
 // CHECK-NOT:     "gemv_parts"
+// WHY-NEXT: remark: @cache_read_between: gemv_parts refused on [0, 2, 3]: attention[1] stands between and touches the same state as "row_write"[2, 3]
 func.func @cache_read_between(%x: !x, %a: !w, %b: !w, %k: !cache, %pos: !pos) -> !x {
   %q = tg.matmul %x, %a : (!x, !w) -> !x
   %y = tg.attention %q, %k, %k at %pos heads 2 / 2 scale 0.2 : !x, !cache, !cache, !pos -> !x
@@ -100,3 +111,5 @@ func.func @cache_read_between(%x: !x, %a: !w, %b: !w, %k: !cache, %pos: !pos) ->
   tg.set_row %r into %k[%pos] : !x, !cache, !pos
   func.return %y : !x
 }
+
+// WHY-NOT: remark

@@ -1,9 +1,13 @@
 // RUN: lane-opt %s -p fuse --split-input-file | filecheck %s
 // RUN: lane-opt %s -p "fuse{held=moe_rows}" --split-input-file | filecheck %s --check-prefix=HELD
 // RUN: lane-opt %s -p fuse,link --split-input-file | filecheck %s --check-prefix=LINK
+// RUN: lane-opt %s -p 'fuse{remarks=true}' --split-input-file -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=moe_rows remarks=true}' --split-input-file -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
 // The mixtures of both rows, each put into its row of one tensor, are one mixture of two rows of sequences.
 
+// WOULD-COUNT-1: moe_rows held on
+// WOULD-NOT: moe_rows held on
 // CHECK-LABEL: func.func @rows
 // CHECK: %mixed = tg.fused "moe_rows" {
 // CHECK-NEXT: tg.moe
@@ -19,6 +23,7 @@
 // LINK-LABEL: launch.schedule @rows
 // LINK: launch.moe %x router {{.*}} into %mixed {{.*}} rows = 2) batch covers [3, 4, 5, 6] by [moe_rows]
 // LINK-NEXT: launch.yield %mixed
+// WHY: remark: @rows: moe_rows fired on [3, 4, 5, 6]
 func.func @rows(%token: memref<2xi32> {tg.arg = #tg.arg<token, 0>}, %a: memref<1xi32> {tg.arg = #tg.arg<position, 0>}, %b: memref<1xi32> {tg.arg = #tg.arg<position, 1>}) -> tensor<2x64xf32> {
   %table = tg.constant "token_embd.weight" : tensor<9x64xf32>
   %router = tg.constant "router" : tensor<4x64xf32>
@@ -48,6 +53,7 @@ func.func @rows(%token: memref<2xi32> {tg.arg = #tg.arg<token, 0>}, %a: memref<1
 // LINK-NEXT: launch.moe %x1 {{.*}} into %y1
 // LINK-NEXT: launch.set_row %y1 into %one at row 1 pitch 64 (cols = 64, count = 1) f32
 // LINK-NEXT: launch.yield %one
+// WHY: remark: @others: moe_rows refused on [2, 3, 4, 5]: its parts are no mixtures of the rows of one activation by the same experts, put together again
 func.func @others(%x: tensor<2x64xf32>) -> tensor<2x64xf32> {
   %router = tg.constant "router" : tensor<4x64xf32>
   %up = tg.constant "up" : tensor<4x32x64xf32>
@@ -76,3 +82,5 @@ func.func @two_tensors(%x: tensor<1x64xf32>) -> (tensor<2x64xf32>, tensor<2x64xf
   %right = tg.insert %x into %empty every 128 from 64 : (tensor<1x64xf32>, tensor<2x64xf32>) -> tensor<2x64xf32>
   func.return %left, %right : tensor<2x64xf32>, tensor<2x64xf32>
 }
+
+// WHY-NOT: moe_rows fired

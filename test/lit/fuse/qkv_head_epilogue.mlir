@@ -1,6 +1,10 @@
 // RUN: lane-opt %s -p fuse-gemv-bias,fuse-head-norm-rope,fuse-row-write,fuse-qkv-head-epilogue | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=qkv_head_epilogue}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-head-norm-rope,fuse-row-write,fuse-qkv-head-epilogue{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=qkv_head_epilogue remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-2: qkv_head_epilogue held on
+// WOULD-NOT: qkv_head_epilogue held on
 // HELD-NOT: "qkv_head_epilogue"
 
 !x = tensor<2x64xf32>
@@ -15,6 +19,7 @@
 // CHECK-NEXT:      %[[Y:.+]] = tg.matmul[0] %x, %w
 // CHECK-NEXT:      %[[V:.+]] = tg.view[1] %[[Y]] from 0
 // CHECK-NEXT:      tg.rope[2] %[[V]]
+// WHY: remark: @query: qkv_head_epilogue fired on [0, 1, 2]
 func.func @query(%x: !x, %w: !w, %cos: !table, %sin: !table, %pos: !pos) -> !heads {
   %y = tg.matmul %x, %w : (!x, !w) -> !x
   %v = tg.view %y from 0 : (!x) -> !heads
@@ -29,6 +34,7 @@ func.func @query(%x: !x, %w: !w, %cos: !table, %sin: !table, %pos: !pos) -> !hea
 // CHECK:           tg.view[2]
 // CHECK-NEXT:      tg.fused "row_write" {
 // CHECK-NEXT:        tg.fused "head_norm_rope" {
+// WHY-NEXT: remark: @key: qkv_head_epilogue fired on [0, 1, 2, 3, 4, 5, 6]
 func.func @key(%x: !x, %w: !w, %b: tensor<64xf32>, %n: !n, %cos: !table, %sin: !table, %k: memref<16x64xf32>,
                %pos: !pos) {
   %y = tg.matmul %x, %w : (!x, !w) -> !x
@@ -43,6 +49,7 @@ func.func @key(%x: !x, %w: !w, %b: tensor<64xf32>, %n: !n, %cos: !table, %sin: !
 
 // CHECK-LABEL: func.func @plain_weight(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @plain_weight: qkv_head_epilogue refused on [0, 1, 2]: the kernel of a product by plain f32 values has no epilogue
 func.func @plain_weight(%x: !x, %w: tensor<64x64xf32>, %cos: !table, %sin: !table, %pos: !pos) -> !heads {
   %y = tg.matmul %x, %w : (!x, tensor<64x64xf32>) -> !x
   %v = tg.view %y from 0 : (!x) -> !heads
@@ -52,6 +59,7 @@ func.func @plain_weight(%x: !x, %w: tensor<64x64xf32>, %cos: !table, %sin: !tabl
 
 // CHECK-LABEL: func.func @product_read_again(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @product_read_again: qkv_head_epilogue refused on [0, 1, 2]: matmul[0] has another reader, func.return
 func.func @product_read_again(%x: !x, %w: !w, %cos: !table, %sin: !table, %pos: !pos) -> (!x, !heads) {
   %y = tg.matmul %x, %w : (!x, !w) -> !x
   %v = tg.view %y from 0 : (!x) -> !heads
@@ -61,6 +69,7 @@ func.func @product_read_again(%x: !x, %w: !w, %cos: !table, %sin: !table, %pos: 
 
 // CHECK-LABEL: func.func @first_row(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @first_row: qkv_head_epilogue refused on [0, 1, 2]: view[1] takes some rows of a result that is computed as a whole
 func.func @first_row(%x: !x, %w: !w, %cos: !table, %sin: !table, %pos: !pos) -> tensor<2x32xf32> {
   %y = tg.matmul %x, %w : (!x, !w) -> !x
   %v = tg.view %y from 0 : (!x) -> tensor<2x32xf32>
@@ -70,6 +79,7 @@ func.func @first_row(%x: !x, %w: !w, %cos: !table, %sin: !table, %pos: !pos) -> 
 
 // CHECK-LABEL: func.func @many_rows(
 // CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @many_rows: qkv_head_epilogue refused on [0, 1, 2]: the product of 17 rows runs in tiles, which have no epilogue (up to 16 rows do)
 func.func @many_rows(%x: tensor<17x64xf32>, %w: !w, %cos: tensor<17x16xf32>, %sin: tensor<17x16xf32>, %pos: !pos)
     -> tensor<34x32xf32> {
   %y = tg.matmul %x, %w : (tensor<17x64xf32>, !w) -> tensor<17x64xf32>
@@ -78,3 +88,5 @@ func.func @many_rows(%x: tensor<17x64xf32>, %w: !w, %cos: tensor<17x16xf32>, %si
     : (tensor<34x32xf32>, tensor<17x16xf32>, tensor<17x16xf32>, !pos) -> tensor<34x32xf32>
   func.return %z : tensor<34x32xf32>
 }
+
+// WHY-NOT: remark

@@ -1,6 +1,10 @@
 // RUN: lane-opt %s -p fuse-row-write,fuse-rope-parts | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=rope_parts}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-row-write,fuse-rope-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=rope_parts remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-1: rope_parts held on
+// WOULD-NOT: rope_parts held on
 // HELD-NOT: "rope_parts"
 
 !q = tensor<4x32xf32>
@@ -15,6 +19,7 @@
 // CHECK-NEXT:      tg.rope[0] %q by %cos, %sin at %pos heads 4 half
 // CHECK-NEXT:      tg.fused "row_write" {
 // CHECK:         func.return %[[Q]]
+// WHY: remark: @queries_and_keys: rope_parts fired on [0, 1, 2, 3]
 func.func @queries_and_keys(%q: !q, %k: !k, %cos: !table, %sin: !table, %keys: !cache, %pos: !pos) -> !q {
   %a = tg.rope %q by %cos, %sin at %pos heads 4 half : (!q, !table, !table, !pos) -> !q
   %b = tg.rope %k by %cos, %sin at %pos heads 2 half : (!k, !table, !table, !pos) -> !k
@@ -50,6 +55,7 @@ func.func @first_read_between(%q: !q, %k: !k, %cos: !table, %sin: !table, %pos: 
 
 // CHECK-LABEL: func.func @position_moves_between(
 // CHECK-NOT:     "rope_parts"
+// WHY-NEXT: remark: @position_moves_between: rope_parts refused on [0, 2]: advance[1] stands between and touches the same state as rope[0]
 func.func @position_moves_between(%q: !q, %k: !k, %cos: !table, %sin: !table, %id: tensor<1xi32>,
                                   %token: memref<1xi32>, %pos: !pos) -> (!q, !k) {
   %a = tg.rope %q by %cos, %sin at %pos heads 4 half : (!q, !table, !table, !pos) -> !q
@@ -57,3 +63,5 @@ func.func @position_moves_between(%q: !q, %k: !k, %cos: !table, %sin: !table, %i
   %b = tg.rope %k by %cos, %sin at %pos heads 2 half : (!k, !table, !table, !pos) -> !k
   func.return %a, %b : !q, !k
 }
+
+// WHY-NOT: remark

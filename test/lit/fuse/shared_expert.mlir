@@ -1,6 +1,10 @@
 // RUN: lane-opt %s -p fuse-act-gate,fuse-glu-pair,fuse-shared-expert | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=shared_expert}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'fuse-act-gate,fuse-glu-pair,fuse-shared-expert{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=shared_expert remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 
+// WOULD-COUNT-2: shared_expert held on
+// WOULD-NOT: shared_expert held on
 // HELD-NOT: "shared_expert"
 
 !x = tensor<2x64xf32>
@@ -22,6 +26,7 @@
 // CHECK-NEXT:      %[[G:.+]] = tg.binary[8] mul %[[D]], %[[S]]
 // CHECK-NEXT:      tg.binary[9] add %[[M]], %[[G]]
 // CHECK-NEXT:      tg.yield
+// WHY: remark: @gated: shared_expert fired on [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 func.func @gated(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w, %sd: !d,
                  %wg: tensor<1x64xf32>) -> !x {
   %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
@@ -40,6 +45,7 @@ func.func @gated(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %
 
 // CHECK-LABEL: func.func @ungated_and_first(
 // CHECK-NEXT:    tg.fused "shared_expert" {
+// WHY-NEXT: remark: @ungated_and_first: shared_expert fired on [0, 1, 2, 3, 4, 5, 6]
 func.func @ungated_and_first(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w, %sd: !d) -> !x {
   %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
     : !x, !router, !up, !up, !down -> !x
@@ -54,6 +60,7 @@ func.func @ungated_and_first(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down
 
 // CHECK-LABEL: func.func @of_another_activation(
 // CHECK-NOT:     "shared_expert"
+// WHY-NEXT: remark: @of_another_activation: shared_expert refused on [0, 1, 2, 3, 4, 5, 6]: the shared expert is of another activation than the mixture
 func.func @of_another_activation(%x: !x, %z: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w,
                                  %sd: !d) -> !x {
   %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
@@ -69,6 +76,7 @@ func.func @of_another_activation(%x: !x, %z: !x, %r: !router, %eg: !up, %eu: !up
 
 // CHECK-LABEL: func.func @gated_by_gelu(
 // CHECK-NOT:     "shared_expert"
+// WHY-NEXT: remark: @gated_by_gelu: shared_expert refused on [0, 1, 2, 3, 4, 5, 6]: the kernel of a mixture with a shared expert gates both by SiLU
 func.func @gated_by_gelu(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w, %sd: !d) -> !x {
   %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
     : !x, !router, !up, !up, !down -> !x
@@ -83,6 +91,7 @@ func.func @gated_by_gelu(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %s
 
 // CHECK-LABEL: func.func @mixture_read_again(
 // CHECK-NOT:     "shared_expert"
+// WHY-NEXT: remark: @mixture_read_again: shared_expert refused on [0, 1, 2, 3, 4, 5, 6]: moe[0] has another reader, and the launch would not write its result
 func.func @mixture_read_again(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w, %sd: !d)
     -> (!x, !x) {
   %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu
@@ -104,3 +113,5 @@ func.func @residual(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down) -> !x {
   %y = tg.binary add %x, %m : (!x, !x) -> !x
   func.return %y : !x
 }
+
+// WHY-NOT: remark
