@@ -61,8 +61,8 @@ class PlanPass(ModulePass):
     """
     Plans every schedule of a module, for the target that it names.
 
-    `held`: the rules not to apply. `remarks`: print every decision and its reason on the standard error. Raises NoKernel,
-    Shape or Unbound, each a PassFailedException at a launch.
+    `held`: the rules not to apply. `remarks`: print every decision and its reason on the standard error. Raises
+    NoKernel, Shape or Unbound, each a PassFailedException at a launch.
     """
 
     name = "plan"

@@ -127,6 +127,8 @@ def changes_of(members: Sequence[LaunchOp], chip: Chip) -> Mapping[str, Attribut
             return _store_changes(store, count)
         case ArgMaxOp():
             return _argmax_changes(cast("Sequence[ArgMaxOp]", members))
+        case RopeOp() | RopePartsOp():
+            return {}
         case other:
             raise Apart(f"no kernel runs the {other.kind()} of several sequences")
 

@@ -168,15 +168,19 @@ class Merger:
             if _is_complete(each):
                 continue
             members = [launch for of_one in each for launch in of_one]
-            having = sum(1 for of_one in each if of_one)
-            reason = f"of {len(each)} sequences, {having} have {len(members)} launches like it, expected one each"
-            try:
-                changes_of(members, self._chip)
-            except Apart as apart:
-                reason = str(apart)
-            self._decide(members, reason)
+            numbers = ", ".join(str(len(of_one)) for of_one in each)
+            reason = f"its sequences have {numbers} launches alike, expected as many of each"
+            self._decide(members, self._why_apart(members) or reason)
         for members in self._others.values():
-            self._decide(members, f"no kernel runs the {members[0].kind()} of several sequences")
+            self._decide(members, self._why_apart(members))
+
+    def _why_apart(self, members: Sequence[LaunchOp]) -> str:
+        """Why no kernel runs launches as one, whatever their operands; empty if one does."""
+        try:
+            changes_of(members, self._chip)
+        except Apart as apart:
+            return str(apart)
+        return ""
 
     def merge(self, members: Sequence[LaunchOp]) -> None:
         """Let launches of every sequence become one, if a kernel runs them so and nothing between is in the way."""

@@ -1,5 +1,10 @@
 // RUN: lane-opt %s -p plan --split-input-file | filecheck %s
 // RUN: lane-opt %s -p "plan{held=sequences}" --split-input-file | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'plan{remarks=true}' --split-input-file -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'plan{held=sequences remarks=true}' --split-input-file -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+
+// WOULD-COUNT-3: sequences held on
+// WOULD-NOT: sequences held on
 
 // What two sequences run each is one launch: state and positions become arrays, of which the arguments are parts;
 // results that are set into rows of a table land there.
@@ -28,6 +33,8 @@
 // HELD: launch.set_row %x1 into %kb at row %pb pitch 4 (cols = 4, count = 1) f32 covers [5]
 // HELD: launch.attention %x1, %kb, %kb at %pb into %yb (heads = 1, group = 1, hd = 4, vd = 4, len = 8, rows = 1) values 4 + 0 scale = 0.5 (per_block = 1, splits = 1) f32 covers [6]
 // HELD: launch.set_row %yb into %y at row 1 pitch 4 (cols = 4, count = 1) f32 covers [7]
+// WHY: remark: @merged: sequences fired on [2, 3, 6, 7] (left)
+// WHY-NEXT: remark: @merged: sequences fired on [1, 5] (ka)
 launch.schedule @merged {
   %pa = launch.buffer "pa" i32[1] param #tg.arg<position, 0>
   %pb = launch.buffer "pb" i32[1] param #tg.arg<position, 1>
@@ -57,6 +64,8 @@ launch.schedule @merged {
 // CHECK: launch.set_row %x0 into %ka at row %pa
 // CHECK: launch.slice %ka
 // CHECK: launch.set_row %x1 into %kb at row %pb
+// WHY-NEXT: remark: @reads_what_was_written: sequences refused on [] (ka): slice into "s" runs between and reads what one before it writes
+// WHY-NEXT: remark: @reads_what_was_written: sequences refused on [] (s): no kernel runs the slice of several sequences
 launch.schedule @reads_what_was_written {
   %t = launch.buffer "t" i32[2] param #tg.arg<token, 0>
   %w = launch.buffer "w" f32[9x4] constant #launch.tensor<"w", f32>
@@ -82,6 +91,7 @@ launch.schedule @reads_what_was_written {
 // CHECK: launch.set_row %x0 into %ka at row %pa
 // CHECK: launch.unary silu %x1 into %x0
 // CHECK: launch.set_row %x1 into %kb at row %pb
+// WHY-NEXT: remark: @writes_what_was_read: sequences refused on [] (ka): unary into "x0" runs between and writes what one before it touches
 launch.schedule @writes_what_was_read {
   %t = launch.buffer "t" i32[2] param #tg.arg<token, 0>
   %w = launch.buffer "w" f32[9x4] constant #launch.tensor<"w", f32>
@@ -106,6 +116,8 @@ launch.schedule @writes_what_was_read {
 // CHECK-LABEL: launch.schedule @reads_what_is_written_later
 // CHECK: launch.slice %kb into %s
 // CHECK: launch.set_row %x into %ka.sequences at row %pa.sequences {{.*}} count = 2
+// WHY-NEXT: remark: @reads_what_is_written_later: sequences fired on [] (ka)
+// WHY-NEXT: remark: @reads_what_is_written_later: sequences refused on [] (s): no kernel runs the slice of several sequences
 launch.schedule @reads_what_is_written_later {
   %t = launch.buffer "t" i32[2] param #tg.arg<token, 0>
   %w = launch.buffer "w" f32[9x4] constant #launch.tensor<"w", f32>
@@ -130,6 +142,7 @@ launch.schedule @reads_what_is_written_later {
 // CHECK-LABEL: launch.schedule @other_rows
 // CHECK: launch.set_row %x0 into %ka at row %pa
 // CHECK-NOT: count = 2
+// WHY-NEXT: remark: @other_rows: sequences refused on [] (ka): its sequences have 1, 0 launches alike, expected as many of each
 launch.schedule @other_rows {
   %t = launch.buffer "t" i32[2] param #tg.arg<token, 0>
   %w = launch.buffer "w" f32[9x4] constant #launch.tensor<"w", f32>
@@ -146,3 +159,5 @@ launch.schedule @other_rows {
   launch.set_row %x0 into %kb at row %pb pitch 4 (cols = 4, count = 1) f32
   launch.yield %x
 }
+
+// WHY-NOT: remark

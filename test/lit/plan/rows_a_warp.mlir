@@ -1,0 +1,143 @@
+// RUN: lane-opt %s -p plan | filecheck %s
+// RUN: lane-opt %s -p 'plan{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'plan{held=rows_a_warp}' | filecheck %s --check-prefix=HELD
+// RUN: lane-opt %s -p 'plan{held=rows_a_warp remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+
+// HELD-NOT: per_warp
+// WOULD-COUNT-5: rows_a_warp held on
+// WOULD-NOT: rows_a_warp held on
+
+// Rows enough for two a warp.
+// CHECK-LABEL: launch.schedule @two
+// CHECK: launch.gemv %x by %w<q8_0> into %y (k = 64, n = 2048, m = 1) per_warp = 2 f32 by [rows_a_warp]
+// WHY: remark: @two: rows_a_warp fired on [] (w)
+launch.schedule @two {
+  %x = launch.buffer "x" f32[1x64] param
+  %w = launch.buffer "w" f32[2048x64] constant #launch.tensor<"w", q8_0>
+  %y = launch.buffer "y" f32[1x2048] computed
+  launch.gemv %x by %w<q8_0> into %y (k = 64, n = 2048, m = 1) f32
+  launch.yield %y
+}
+
+// Rows enough for four, and long enough.
+// CHECK-LABEL: launch.schedule @four
+// CHECK: launch.gemv %x by %w<q8_0> into %y (k = 512, n = 4096, m = 1) per_warp = 4 f32 by [rows_a_warp]
+// WHY-NEXT: remark: @four: rows_a_warp fired on [] (w)
+launch.schedule @four {
+  %x = launch.buffer "x" f32[1x512] param
+  %w = launch.buffer "w" f32[4096x512] constant #launch.tensor<"w", q8_0>
+  %y = launch.buffer "y" f32[1x4096] computed
+  launch.gemv %x by %w<q8_0> into %y (k = 512, n = 4096, m = 1) f32
+  launch.yield %y
+}
+
+// Too few rows.
+// CHECK-LABEL: launch.schedule @too_few
+// CHECK-NOT: per_warp
+// WHY-NEXT: remark: @too_few: rows_a_warp refused on [] (w): 2046 output rows, two a warp, are 1023 warps, fewer than the 1024 that cover a chip
+launch.schedule @too_few {
+  %x = launch.buffer "x" f32[1x64] param
+  %w = launch.buffer "w" f32[2046x64] constant #launch.tensor<"w", q8_0>
+  %y = launch.buffer "y" f32[1x2046] computed
+  launch.gemv %x by %w<q8_0> into %y (k = 64, n = 2046, m = 1) f32
+  launch.yield %y
+}
+
+// An odd number of rows.
+// CHECK-LABEL: launch.schedule @odd
+// CHECK-NOT: per_warp
+// WHY-NEXT: remark: @odd: rows_a_warp refused on [] (w): 4097 output rows are an odd number
+launch.schedule @odd {
+  %x = launch.buffer "x" f32[1x64] param
+  %w = launch.buffer "w" f32[4097x64] constant #launch.tensor<"w", q8_0>
+  %y = launch.buffer "y" f32[1x4097] computed
+  launch.gemv %x by %w<q8_0> into %y (k = 64, n = 4097, m = 1) f32
+  launch.yield %y
+}
+
+// A product by plain values.
+// CHECK-LABEL: launch.schedule @plain
+// CHECK-NOT: per_warp
+// WHY-NEXT: remark: @plain: rows_a_warp refused on [] (w): the kernel of a product by plain f32 values has no rows a warp
+launch.schedule @plain {
+  %x = launch.buffer "x" f32[1x64] param
+  %w = launch.buffer "w" f32[4096x64] constant #launch.tensor<"w", f32>
+  %y = launch.buffer "y" f32[1x4096] computed
+  launch.gemv_f32 %x by %w into %y (k = 64, n = 4096, m = 1)
+  launch.yield %y
+}
+
+// One of several products in a launch has too few: so have all.
+// CHECK-LABEL: launch.schedule @of_several
+// CHECK-NOT: per_warp
+// WHY-NEXT: remark: @of_several: rows_a_warp refused on [] (a): of the products in one launch, b decides: 64 output rows, two a warp, are 32 warps, fewer than the 1024 that cover a chip
+// WHY-NEXT: remark: @of_several: rows_a_warp refused on [] (b): of the products in one launch, b decides: 64 output rows, two a warp, are 32 warps, fewer than the 1024 that cover a chip
+launch.schedule @of_several {
+  %x = launch.buffer "x" f32[1x64] param
+  %a = launch.buffer "a" f32[4096x64] constant #launch.tensor<"a", q8_0>
+  %b = launch.buffer "b" f32[64x64] constant #launch.tensor<"b", q8_0>
+  %y = launch.buffer "y" f32[1x4096] computed
+  %z = launch.buffer "z" f32[1x64] computed
+  launch.gemm_parts<q8_0> %x by [%a into %y n = 4096, %b into %z n = 64] (k = 64, m = 1)
+  launch.yield %y, %z
+}
+
+// Each of several products in a launch.
+// CHECK-LABEL: launch.schedule @all_of_several
+// CHECK: launch.gemm_parts<q8_0> %x by [%a into %y n = 4096, %b into %z n = 2048] (k = 64, m = 1) per_warp = 2 by [rows_a_warp, rows_a_warp]
+// WHY-NEXT: remark: @all_of_several: rows_a_warp fired on [] (a)
+// WHY-NEXT: remark: @all_of_several: rows_a_warp fired on [] (b)
+launch.schedule @all_of_several {
+  %x = launch.buffer "x" f32[1x64] param
+  %a = launch.buffer "a" f32[4096x64] constant #launch.tensor<"a", q8_0>
+  %b = launch.buffer "b" f32[2048x64] constant #launch.tensor<"b", q8_0>
+  %y = launch.buffer "y" f32[1x4096] computed
+  %z = launch.buffer "z" f32[1x2048] computed
+  launch.gemm_parts<q8_0> %x by [%a into %y n = 4096, %b into %z n = 2048] (k = 64, m = 1)
+  launch.yield %y, %z
+}
+
+// A gated pair.
+// CHECK-LABEL: launch.schedule @gated_pair
+// CHECK: launch.gemv_glu %x by %a, %b [q8_0, q8_0] into %y (k = 64, n = 2048, m = 1) per_warp = 2 f32 by [rows_a_warp]
+// WHY-NEXT: remark: @gated_pair: rows_a_warp fired on [] (a)
+launch.schedule @gated_pair {
+  %x = launch.buffer "x" f32[1x64] param
+  %a = launch.buffer "a" f32[2048x64] constant #launch.tensor<"a", q8_0>
+  %b = launch.buffer "b" f32[2048x64] constant #launch.tensor<"b", q8_0>
+  %y = launch.buffer "y" f32[1x2048] computed
+  launch.gemv_glu %x by %a, %b [q8_0, q8_0] into %y (k = 64, n = 2048, m = 1) f32
+  launch.yield %y
+}
+
+// A mixture counts the rows of the experts that it uses.
+// CHECK-LABEL: launch.schedule @mixture
+// CHECK-NOT: per_warp
+// WHY-NEXT: remark: @mixture: rows_a_warp refused on [] (g): of the hidden rows of the experts used: 256 output rows, two a warp, are 128 warps, fewer than the 1024 that cover a chip
+launch.schedule @mixture {
+  %x = launch.buffer "x" f32[1x64] param
+  %r = launch.buffer "r" f32[16x64] constant #launch.tensor<"r", f32>
+  %g = launch.buffer "g" f32[16x64x64] constant #launch.tensor<"g", q8_0>
+  %u = launch.buffer "u" f32[16x64x64] constant #launch.tensor<"u", q8_0>
+  %d = launch.buffer "d" f32[16x64x64] constant #launch.tensor<"d", q8_0>
+  %y = launch.buffer "y" f32[1x64] computed
+  launch.moe %x router %r experts %g, %u, %d [q8_0, q8_0, q8_0] into %y score softmax act silu (d = 64, dff = 64, experts = 16, k = 4, rows = 1)
+  launch.yield %y
+}
+
+// A mixture of several rows uses other experts for each.
+// CHECK-LABEL: launch.schedule @mixture_of_rows
+// CHECK-NOT: per_warp
+// WHY-NEXT: remark: @mixture_of_rows: rows_a_warp refused on [] (g): only a mixture of one row takes several rows a warp, not one of 2
+launch.schedule @mixture_of_rows {
+  %x = launch.buffer "x" f32[2x64] param
+  %r = launch.buffer "r" f32[16x64] constant #launch.tensor<"r", f32>
+  %g = launch.buffer "g" f32[16x64x64] constant #launch.tensor<"g", q8_0>
+  %u = launch.buffer "u" f32[16x64x64] constant #launch.tensor<"u", q8_0>
+  %d = launch.buffer "d" f32[16x64x64] constant #launch.tensor<"d", q8_0>
+  %y = launch.buffer "y" f32[2x64] computed
+  launch.moe %x router %r experts %g, %u, %d [q8_0, q8_0, q8_0] into %y score softmax act silu (d = 64, dff = 64, experts = 16, k = 4, rows = 2)
+  launch.yield %y
+}
+
+// WHY-NOT: remark
