@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-act-gate | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=act_gate}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-act-gate{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=act_gate remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-act-gate{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-3: act_gate held on
 // WOULD-NOT: act_gate held on

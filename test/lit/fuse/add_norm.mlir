@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-add-norm | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=add_norm}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-add-norm{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=add_norm remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-add-norm{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-5: add_norm held on
 // WOULD-NOT: add_norm held on
@@ -109,6 +109,16 @@ func.func @bias_row(%x: !x, %bias: !w, %w: !w) -> !x {
 func.func @difference(%x: !x, %branch: !x, %w: !w) -> !x {
   %sum = tg.binary sub %x, %branch : (!x, !x) -> !x
   %y = tg.rms_norm %sum weight %w eps 1.0e-5 : (!x, !w) -> !x
+  func.return %y : !x
+}
+
+// CHECK-LABEL: func.func @of_another_dialect(
+// CHECK-NOT:     "add_norm"
+// WHY-NEXT: remark: @of_another_dialect: add_norm refused on [0, 1]: %z is computed by 'arith.addf', which is no op of tg
+func.func @of_another_dialect(%x: !x, %w: !w) -> !x {
+  %z = arith.addf %x, %x : !x
+  %s = tg.binary add %x, %z : (!x, !x) -> !x
+  %y = tg.rms_norm %s weight %w eps 1.0e-5 : (!x, !w) -> !x
   func.return %y : !x
 }
 

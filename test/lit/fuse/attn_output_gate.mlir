@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-act-gate,fuse-attn-output-gate | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=attn_output_gate}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-act-gate,fuse-attn-output-gate{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=attn_output_gate remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-act-gate,fuse-attn-output-gate{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-2: attn_output_gate held on
 // WOULD-NOT: attn_output_gate held on

@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-conv-silu,fuse-conv-silu-l2,fuse-conv-parts | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=conv_parts}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-conv-silu,fuse-conv-silu-l2,fuse-conv-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=conv_parts remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-conv-silu,fuse-conv-silu-l2,fuse-conv-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-1: conv_parts held on
 // WOULD-NOT: conv_parts held on
@@ -78,6 +78,21 @@ func.func @one_ring(%x: !x, %w: !w, %a: !ring) -> (!x, !x) {
   %c = tg.conv %x, %w ring %a : (!x, !w, !ring) -> !x
   %d = tg.unary silu %c : (!x) -> !x
   func.return %z, %d : !x, !x
+}
+
+// CHECK-LABEL: func.func @other_norms(
+// CHECK-NOT:     "conv_parts"
+// WHY-NEXT: remark: @other_norms: conv_parts refused on [0, 1, 2, 3, 4, 5, 6, 7]: its L2 norms differ in width or epsilon
+func.func @other_norms(%x: !x, %w: !w, %a: !ring, %b: !ring) -> (!heads, !heads) {
+  %y = tg.conv %x, %w ring %a : (!x, !w, !ring) -> !x
+  %z = tg.unary silu %y : (!x) -> !x
+  %v = tg.view %z from 0 : (!x) -> !heads
+  %n = tg.l2_norm %v eps 1.0e-6 : (!heads) -> !heads
+  %c = tg.conv %x, %w ring %b : (!x, !w, !ring) -> !x
+  %d = tg.unary silu %c : (!x) -> !x
+  %e = tg.view %d from 0 : (!x) -> !heads
+  %m = tg.l2_norm %e eps 1.0e-5 : (!heads) -> !heads
+  func.return %n, %m : !heads, !heads
 }
 
 // WHY-NOT: remark

@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-conv-silu | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=conv_silu}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-conv-silu{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=conv_silu remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-conv-silu{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-3: conv_silu held on
 // WOULD-NOT: conv_silu held on

@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-conv-silu,fuse-conv-silu-l2 | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=conv_silu_l2}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-conv-silu,fuse-conv-silu-l2{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=conv_silu_l2 remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-conv-silu,fuse-conv-silu-l2{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-2: conv_silu_l2 held on
 // WOULD-NOT: conv_silu_l2 held on

@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-gather-scale,fuse-embed-norm | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=embed_norm}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-gather-scale,fuse-embed-norm{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=embed_norm remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-gather-scale,fuse-embed-norm{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-2: embed_norm held on
 // WOULD-NOT: embed_norm held on

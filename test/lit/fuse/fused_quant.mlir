@@ -1,8 +1,8 @@
 // RUN: lane-opt %s -p 'fuse{numerics=int8}' | filecheck %s
 // RUN: lane-opt %s -p 'fuse{numerics=int8 held=fused_quant}' | filecheck %s --check-prefix=HELD
 // RUN: lane-opt %s -p fuse | filecheck %s --check-prefix=F32
-// RUN: lane-opt %s -p 'fuse{numerics=int8 remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{numerics=int8 held=fused_quant remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse{numerics=int8 remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-6: fused_quant held on
 // WOULD-NOT: fused_quant held on
@@ -101,6 +101,16 @@ func.func @last_row(%x: !x, %n: !n, %w: !w) -> tensor<1x64xf32> {
   %v = tg.view %y from 64 : (!x) -> tensor<1x64xf32>
   %z = tg.matmul %v, %w : (tensor<1x64xf32>, !w) -> tensor<1x64xf32>
   func.return %z : tensor<1x64xf32>
+}
+
+// CHECK-LABEL: func.func @plain_product(
+// CHECK-NOT:     _quant"
+// CHECK:         func.return
+// WHY: remark: @plain_product: fused_quant refused on [0, 2]: the kernel of a product by plain f32 values does not quantize its result
+func.func @plain_product(%x: !x, %p: tensor<64x64xf32>, %w: !w) -> !x {
+  %y = tg.matmul %x, %p : (!x, tensor<64x64xf32>) -> !x
+  %z = tg.matmul %y, %w : (!x, !w) -> !x
+  func.return %z : !x
 }
 
 // WHY-NOT: fused_quant fired

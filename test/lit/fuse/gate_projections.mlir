@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-gates,fuse-gate-projections | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=gate_projections}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-gates,fuse-gate-projections{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=gate_projections remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-gates,fuse-gate-projections{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-1: gate_projections held on
 // WOULD-NOT: gate_projections held on

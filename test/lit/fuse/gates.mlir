@@ -1,8 +1,8 @@
 // RUN: lane-opt %s -p fuse-gates | filecheck %s
 // RUN: lane-opt %s -p fuse-gates,fuse-gate-projections | filecheck %s --check-prefixes=CHECK,BOTH
 // RUN: lane-opt %s -p 'fuse{held=gates,gate_projections}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-gates{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=gates,gate_projections remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-gates{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-1: gates held on
 // WOULD-NOT: gates held on

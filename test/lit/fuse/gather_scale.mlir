@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-gather-scale | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=gather_scale}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-gather-scale{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=gather_scale remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-gather-scale{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-1: gather_scale held on
 // WOULD-NOT: gather_scale held on

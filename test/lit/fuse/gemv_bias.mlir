@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-gemv-bias | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=gemv_bias}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-gemv-bias{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=gemv_bias remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-gemv-bias{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-2: gemv_bias held on
 // WOULD-NOT: gemv_bias held on

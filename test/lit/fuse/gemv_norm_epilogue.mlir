@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-add-norm,fuse-sandwich-norm,fuse-gemv-norm-epilogue | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=gemv_norm_epilogue}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-add-norm,fuse-sandwich-norm,fuse-gemv-norm-epilogue{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=gemv_norm_epilogue remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-add-norm,fuse-sandwich-norm,fuse-gemv-norm-epilogue{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-5: gemv_norm_epilogue held on
 // WOULD-NOT: gemv_norm_epilogue held on

@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-gemv-bias,fuse-row-write,fuse-gemv-parts | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=gemv_parts}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-row-write,fuse-gemv-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=gemv_parts remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-row-write,fuse-gemv-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-3: gemv_parts held on
 // WOULD-NOT: gemv_parts held on
@@ -110,6 +110,17 @@ func.func @cache_read_between(%x: !x, %a: !w, %b: !w, %k: !cache, %pos: !pos) ->
   %r = tg.matmul %x, %b : (!x, !w) -> !x
   tg.set_row %r into %k[%pos] : !x, !cache, !pos
   func.return %y : !x
+}
+
+// CHECK-LABEL: func.func @weight_computed_between(
+// CHECK-NOT:     "gemv_parts"
+// WHY-NEXT: remark: @weight_computed_between: gemv_parts refused on [0, 2]: matmul[2] reads scale[1], which is computed after matmul[0]
+func.func @weight_computed_between(%x: tensor<2x64xf32>, %a: tensor<32x64xf32>, %w: tensor<32x64xf32>)
+    -> (tensor<2x32xf32>, tensor<2x32xf32>) {
+  %y = tg.matmul %x, %a : (tensor<2x64xf32>, tensor<32x64xf32>) -> tensor<2x32xf32>
+  %b = tg.scale %w by 2.0 : (tensor<32x64xf32>) -> tensor<32x64xf32>
+  %z = tg.matmul %x, %b : (tensor<2x64xf32>, tensor<32x64xf32>) -> tensor<2x32xf32>
+  func.return %y, %z : tensor<2x32xf32>, tensor<2x32xf32>
 }
 
 // WHY-NOT: remark

@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-gemv-bias,fuse-act-gate,fuse-glu-pair | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=glu_pair}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-act-gate,fuse-glu-pair{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=glu_pair remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-act-gate,fuse-glu-pair{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-2: glu_pair held on
 // WOULD-NOT: glu_pair held on

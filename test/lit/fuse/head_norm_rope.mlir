@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-head-norm-rope | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=head_norm_rope}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-head-norm-rope{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=head_norm_rope remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-head-norm-rope{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-2: head_norm_rope held on
 // WOULD-NOT: head_norm_rope held on

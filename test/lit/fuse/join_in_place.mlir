@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-join-in-place | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=join_in_place}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-join-in-place{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=join_in_place remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-join-in-place{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-2: join_in_place held on
 // WOULD-NOT: join_in_place held on

@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-add-norm,fuse-moe-deferred-finalize | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=moe_deferred_finalize}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-add-norm,fuse-moe-deferred-finalize{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=moe_deferred_finalize remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-add-norm,fuse-moe-deferred-finalize{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-2: moe_deferred_finalize held on
 // WOULD-NOT: moe_deferred_finalize held on

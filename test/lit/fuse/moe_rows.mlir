@@ -1,8 +1,8 @@
 // RUN: lane-opt %s -p fuse --split-input-file | filecheck %s
 // RUN: lane-opt %s -p "fuse{held=moe_rows}" --split-input-file | filecheck %s --check-prefix=HELD
 // RUN: lane-opt %s -p fuse,link --split-input-file | filecheck %s --check-prefix=LINK
-// RUN: lane-opt %s -p 'fuse{remarks=true}' --split-input-file -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=moe_rows remarks=true}' --split-input-file -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse{remarks=true}' --split-input-file -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // The mixtures of both rows, each put into its row of one tensor, are one mixture of two rows of sequences.
 

@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-gemv-bias,fuse-head-norm-rope,fuse-row-write,fuse-qkv-head-epilogue | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=qkv_head_epilogue}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-head-norm-rope,fuse-row-write,fuse-qkv-head-epilogue{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=qkv_head_epilogue remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-head-norm-rope,fuse-row-write,fuse-qkv-head-epilogue{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-2: qkv_head_epilogue held on
 // WOULD-NOT: qkv_head_epilogue held on

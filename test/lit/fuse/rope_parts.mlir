@@ -1,9 +1,9 @@
 // RUN: lane-opt %s -p fuse-row-write,fuse-rope-parts | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=rope_parts}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-row-write,fuse-rope-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=rope_parts remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-row-write,fuse-rope-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
-// WOULD-COUNT-1: rope_parts held on
+// WOULD-COUNT-2: rope_parts held on
 // WOULD-NOT: rope_parts held on
 // HELD-NOT: "rope_parts"
 
@@ -61,6 +61,17 @@ func.func @position_moves_between(%q: !q, %k: !k, %cos: !table, %sin: !table, %i
   %a = tg.rope %q by %cos, %sin at %pos heads 4 half : (!q, !table, !table, !pos) -> !q
   tg.advance %id to %token, %pos : tensor<1xi32>, memref<1xi32>, !pos
   %b = tg.rope %k by %cos, %sin at %pos heads 2 half : (!k, !table, !table, !pos) -> !k
+  func.return %a, %b : !q, !k
+}
+
+// CHECK-LABEL: func.func @computed_between(
+// CHECK:         tg.unary[1] silu
+// CHECK-NEXT:    tg.fused "rope_parts" {
+// WHY-NEXT: remark: @computed_between: rope_parts fired on [0, 2]
+func.func @computed_between(%q: !q, %k: !k, %cos: !table, %sin: !table, %pos: !pos) -> (!q, !k) {
+  %a = tg.rope %q by %cos, %sin at %pos heads 4 half : (!q, !table, !table, !pos) -> !q
+  %s = tg.unary silu %k : (!k) -> !k
+  %b = tg.rope %s by %cos, %sin at %pos heads 2 half : (!k, !table, !table, !pos) -> !k
   func.return %a, %b : !q, !k
 }
 

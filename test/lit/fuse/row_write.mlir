@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-row-write | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=row_write}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-row-write{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=row_write remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-row-write{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-5: row_write held on
 // WOULD-NOT: row_write held on

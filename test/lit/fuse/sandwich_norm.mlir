@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-add-norm,fuse-sandwich-norm | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=sandwich_norm}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-add-norm,fuse-sandwich-norm{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=sandwich_norm remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-add-norm,fuse-sandwich-norm{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-3: sandwich_norm held on
 // WOULD-NOT: sandwich_norm held on

@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-slice-read | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=slice_read}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-slice-read{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=slice_read remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-slice-read{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-3: slice_read held on
 // WOULD-NOT: slice_read held on
@@ -92,6 +92,15 @@ func.func @reader_that_reads_whole(%x: !wide) -> !heads {
   %s = tg.slice %x every 48 from 16 width 32 : (!wide) -> !heads
   %y = tg.unary silu %s : (!heads) -> !heads
   func.return %y : !heads
+}
+
+// CHECK-LABEL: func.func @product_of_halves(
+// CHECK-NOT:     "slice_read"
+// WHY-NEXT: remark: @product_of_halves: slice_read refused on [0, 1]: the heads that it reads have no single pitch in the wider tensor
+func.func @product_of_halves(%x: !wide, %w: tensor<4x16x16xf32>) -> tensor<2x64xf32> {
+  %s = tg.slice %x every 48 from 0 width 32 : (!wide) -> tensor<2x64xf32>
+  %y = tg.head_matmul %s, %w : (tensor<2x64xf32>, tensor<4x16x16xf32>) -> tensor<2x64xf32>
+  func.return %y : tensor<2x64xf32>
 }
 
 // WHY-NOT: remark

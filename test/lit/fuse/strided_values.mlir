@@ -1,7 +1,7 @@
 // RUN: lane-opt %s -p fuse-strided-values | filecheck %s
 // RUN: lane-opt %s -p 'fuse{held=strided_values}' | filecheck %s --check-prefix=HELD
-// RUN: lane-opt %s -p 'fuse-strided-values{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'fuse{held=strided_values remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
+// RUN: lane-opt %s -p 'fuse-strided-values{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
 // WOULD-COUNT-1: strided_values held on
 // WOULD-NOT: strided_values held on
