@@ -19,6 +19,7 @@ from xdsl.utils.exceptions import PassFailedException
 from lane_mlir.diagnostics import unknown
 from lane_mlir.dialects.tg import Numerics
 from lane_mlir.dialects.tg.step import set_target, step_functions, target_of
+from lane_mlir.passes.forms import ADVANCE, leaves, realizes
 from lane_mlir.passes.fuse.report import Decision, Fired, Outcome, Report
 from lane_mlir.passes.fuse.table import (
     LATE,
@@ -105,6 +106,7 @@ def rule_pass(rule: str) -> type[ModulePass]:
 
 
 __all__ = [
+    "ADVANCE",
     "LATE",
     "ON_LAUNCHES",
     "OWN",
@@ -117,7 +119,9 @@ __all__ = [
     "Report",
     "check_rules",
     "classes_built",
+    "leaves",
     "optimize",
+    "realizes",
     "rule_names",
     "rule_pass",
     "steps",

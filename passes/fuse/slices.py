@@ -18,7 +18,7 @@ class SliceRead(FusionRule):
     anchors = (RmsNormOp, RopeOp, HeadMatmulOp, FusedOp)
 
     def places(self, op: Operation) -> Iterator[Place]:
-        value = _unit_input(op)
+        value = unit_input(op)
         if value is None:
             return
         parts = [op]
@@ -33,7 +33,7 @@ class SliceRead(FusionRule):
             yield Place("slice_read", (source, *reversed(parts)), refusal=refusal or takes_part(parts))
 
 
-def _unit_input(op: Operation) -> SSAValue | None:
+def unit_input(op: Operation) -> SSAValue | None:
     """The input that an op reads unit by unit, if it could read it as a part of every unit of a wider tensor."""
     if isinstance(op, HeadMatmulOp):
         return op.x
