@@ -8,6 +8,7 @@ from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.dialects.tg import FusedOp, MoeOp, RmsNormOp, RopeOp, ViewOp
 from lane_mlir.passes.forms import describe, gemv, norm, rope
+from lane_mlir.passes.fuse.products import behind
 from lane_mlir.passes.fuse.rule import FusionRule, Place, takes_part
 
 
@@ -24,6 +25,8 @@ class GemvNormEpilogue(FusionRule):
                 rotation = self._rotation_of(op)
                 refusal = "" if rotation is None else f"{describe(rotation)}, which reads the norm, takes it instead"
                 yield Place("gemv_norm_epilogue", (source, op), refusal=refusal)
+            elif (found := behind(self.graph, source)) is not None:
+                yield found.place("gemv_norm_epilogue", op, "the norm")
 
     def _rotation_of(self, norm: Operation) -> RopeOp | None:
         """The rotation of heads that are normed, if nothing else reads them."""
@@ -72,6 +75,8 @@ class QkvHeadEpilogue(FusionRule):
             views.append(source)
             source = self.graph.slot_of(source.x)
         product = None if source is None else gemv(source)
+        if (found := behind(self.graph, source)) is not None:
+            yield found.place("qkv_head_epilogue", op, "the rotation")
         if source is None or product is None or not product.landing.dst.own:
             return
         parts = (source, *reversed(views), op)

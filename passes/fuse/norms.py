@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from xdsl.ir import Operation
 
-from lane_mlir.dialects.tg import BinaryOp, FusedOp, GatherOp, RmsNormOp, ScaleOp, ViewOp
+from lane_mlir.dialects.tg import BinaryOp, FusedOp, GatherOp, LayerNormOp, RmsNormOp, ScaleOp, ViewOp
 from lane_mlir.passes.forms import describe, gather, is_residual_add, norm
 from lane_mlir.passes.fuse.rule import FusionRule, Place
 
@@ -15,12 +15,15 @@ class AddNorm(FusionRule):
     """An add of two tensors, then the norm of the sum; the sum is still written if it has another reader."""
 
     name = "add_norm"
-    anchors = (RmsNormOp,)
+    anchors = (RmsNormOp, LayerNormOp)
 
     def places(self, op: Operation) -> Iterator[Place]:
-        assert isinstance(op, RmsNormOp)
+        assert isinstance(op, RmsNormOp | LayerNormOp)
         source = self.graph.slot_of(op.x)
-        if isinstance(source, BinaryOp) and is_residual_add(source):
+        if isinstance(op, LayerNormOp):
+            if isinstance(source, BinaryOp) and is_residual_add(source):
+                yield Place("add_norm", (source, op), refusal="the kernel of a layer norm adds nothing")
+        elif isinstance(source, BinaryOp) and is_residual_add(source):
             yield Place("add_norm", (source, op))
         elif isinstance(source, ViewOp):
             add = self.graph.slot_of(source.x)

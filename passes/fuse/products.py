@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from xdsl.ir import Operation
 
-from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, FusedOp, MatmulOp, UnaryOp, ViewOp
-from lane_mlir.passes.forms import GemvForm, Scope, attention, describe, gated, gemv, head_parts, is_bias_add
+from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, FusedOp, MatmulOp, ScaleOp, UnaryOp, ViewOp
+from lane_mlir.passes.forms import (
+    GemvForm,
+    Scope,
+    attention,
+    describe,
+    gated,
+    gemv,
+    head_parts,
+    is_bias_add,
+    is_residual_add,
+    leaves,
+    rules_of,
+)
+from lane_mlir.passes.fuse.graph import StepGraph
 from lane_mlir.passes.fuse.rule import FusionRule, Place
 
 
@@ -27,6 +41,8 @@ class GemvBias(FusionRule):
         elif isinstance(source, ViewOp) and isinstance(product := self.graph.slot_of(source.x), MatmulOp):
             refusal = f"{describe(source)} stands between {describe(product)} and its bias: the rows differ"
             yield Place("gemv_bias", (product, source, op), refusal=refusal)
+        elif (found := behind(self.graph, source)) is not None:
+            yield found.place("gemv_bias", op, "the bias")
 
 
 class ActGate(FusionRule):
@@ -73,9 +89,12 @@ class GluPair(FusionRule):
         if gating is None:
             return
         gate, up = self.graph.slot_of(gating.gate), self.graph.slot_of(gating.up)
-        if gate is None or up is None or gate is up or gemv(gate) is None or gemv(up) is None:
+        if gate is None or up is None or gate is up:
             return
-        yield Place("glu_pair", (gate, up, op))
+        if gemv(gate) is not None and gemv(up) is not None:
+            yield Place("glu_pair", (gate, up, op))
+        elif (found := behind(self.graph, gate) or behind(self.graph, up)) is not None:
+            yield found.place("glu_pair", op, "the gating")
 
 
 class GemvParts(FusionRule):
@@ -91,6 +110,9 @@ class GemvParts(FusionRule):
         products = self._products_of(form)
         if next(iter(products)) is not op:
             return
+        if len(products) == 1 and (other := self._normed_product_of(form)) is not None:
+            refusal = f"the other product of its activation is {describe(other)}, whose last block norms its rows"
+            yield Place("gemv_parts", (op,), refusal=refusal)
         stored = dict.fromkeys(_kind(product) for product in (*self._merged_products_of(form), *products.values()))
         for kind in dict.fromkeys(_kind(product) for product in products.values()):
             group = [product for product, other in products.items() if _kind(other) == kind]
@@ -114,6 +136,40 @@ class GemvParts(FusionRule):
                 first = gemv(head_parts(reader.parts[0])[0])
                 if first is not None:
                     yield first
+
+    def _normed_product_of(self, form: GemvForm) -> Operation | None:
+        """A product of an activation that is normed by its last block."""
+        for reader in self.graph.readers(form.x):
+            product = next(iter(leaves(reader)), None)
+            if isinstance(product, MatmulOp) and product.x is form.x and rules_of(reader).count("gemv_norm_epilogue"):
+                return reader
+        return None
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A product, and the op between it and what would be one with it."""
+
+    product: Operation
+    between: Operation
+
+    def place(self, fusion_class: str, op: Operation, what: str) -> Place:
+        """The place that this is not: of the product, and the op that would be one with it."""
+        refusal = f"{describe(self.between)} stands between {describe(self.product)} and {what}"
+        return Place(fusion_class, (self.product, self.between, op), refusal=refusal)
+
+
+def behind(graph: StepGraph, op: Operation | None) -> Behind | None:
+    """The product that an op is computed of by elementwise ops that add no residual, and the first of these."""
+    between: Operation | None = None
+    while isinstance(op, ScaleOp | UnaryOp | BinaryOp | ViewOp):
+        if isinstance(op, BinaryOp) and is_residual_add(op):
+            return None
+        between = op if between is None or not isinstance(op, ViewOp) else between
+        op = graph.slot_of(op.a if isinstance(op, BinaryOp) else op.x)
+        if op is not None and gemv(op) is not None and not isinstance(between, ViewOp):
+            return Behind(op, between)
+    return None
 
 
 def _kind(form: GemvForm) -> tuple[str, bool]:

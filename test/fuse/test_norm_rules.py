@@ -86,12 +86,26 @@ def test_a_large_residual_stays_f32(fuse: Fuse):
     [
         case(lambda s: s.norm(s.bias(s.embedding())), id="bias row"),
         case(lambda s: s.norm(s.binary("sub", s.embedding(), s.scale(s.embedding()))), id="difference"),
-        case(lambda s: s.layer_norm(residual(s)[2]), id="layer norm"),
         case(lambda s: s.norm(s.add(s.matmul(x := s.embedding()), s.matmul(x, 1))), id="column"),
     ],
 )
 def test_what_is_no_norm_of_a_sum_has_no_decision(fuse: Fuse, build: Build):
     assert not list(fuse(build, "add_norm", rows=2).report)
+
+
+def test_a_layer_norm_adds_nothing(fuse: Fuse):
+    rewrite = fuse(lambda s: s.layer_norm(residual(s)[2]), "add_norm", rows=2)
+    assert rewrite.refusals("add_norm") == ["the kernel of a layer norm adds nothing"]
+
+
+def test_a_product_that_is_scaled_has_no_norm_at_its_end(fuse: Fuse):
+    def build(s: Any) -> Any:
+        x = s.embedding()
+        return s.norm(s.add(x, s.scale(s.matmul(x), 0.5)))
+
+    rewrite = fuse(build, "add_norm", "gemv_norm_epilogue")
+    reason = "scale[2] (scale.2) stands between matmul[1] (matmul.1) and the norm"
+    assert rewrite.refusals("gemv_norm_epilogue") == [reason]
 
 
 def test_add_norm_does_not_pass_a_reader_of_the_sum(fuse: Fuse):

@@ -155,6 +155,12 @@ def glu_of_two_activations(s: Any) -> SSAValue:
     return s.mul(s.silu(s.matmul(x)), s.matmul(s.silu(x)))
 
 
+def scaled_up(s: Any) -> Any:
+    x = s.embedding()
+    act = s.silu(s.matmul(x))
+    return s.mul(act, s.scale(s.matmul(x)))
+
+
 def gate_read_again(s: Any) -> Any:
     x = s.embedding()
     gate = s.matmul(x)
@@ -167,6 +173,7 @@ def gate_read_again(s: Any) -> Any:
         (glu_of(None, None), "the kernel of a gated pair takes weights in rows of a format, not plain f32 values"),
         (glu_of_two_activations, "its products are of two activations"),
         (gate_read_again, f"matmul[1] (matmul.1) {ANOTHER_READER}"),
+        (scaled_up, "scale[4] (scale.4) stands between matmul[3] (matmul.3) and the gating"),
     ],
 )
 def test_glu_pair_is_refused(fuse: Fuse, build: Build, reason: str):
@@ -306,6 +313,17 @@ def test_gemv_parts(fuse: Fuse, rows: int, numerics: str):
     rewrite = fuse(build, "gemv_bias", "gemv_parts", rows=rows, numerics=numerics)
     assert rewrite.fired == {"gemv_bias": 1, "gemv_parts": 1}
     assert rewrite.classes == ["gemv_parts"]
+
+
+def test_a_product_beside_one_that_is_normed_at_its_end(fuse: Fuse):
+    def build(s: Any) -> Any:
+        x = s.embedding()
+        return s.norm(s.matmul(x)), s.matmul(x)
+
+    rewrite = fuse(build, "gemv_norm_epilogue", "gemv_parts")
+    normed = '"gemv_norm_epilogue"[1, 2] (matmul.1)'
+    reason = f"the other product of its activation is {normed}, whose last block norms its rows"
+    assert rewrite.refusals("gemv_parts") == [reason]
 
 
 def test_gemv_parts_of_each_format(fuse: Fuse):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lane_mlir.passes.fuse import rule_names
 from lane_mlir.tools.lane_import import main as lane_import
 from lane_mlir.tools.lane_opt import main as lane_opt
 from lane_mlir.tools.lane_report import main
@@ -200,6 +201,29 @@ def test_why(models: Path, capsys: pytest.CaptureFixture[str]):
         assert decision["reason"] in out
         assert decision["where"] in out
     assert "fired" not in out.partition("\n")[2]
+
+
+NORM = """func.func @f(%x: tensor<1x64xf32>, %w: tensor<64xf32>) -> tensor<1x64xf32> {
+  %s = tg.binary add %x, %x : (tensor<1x64xf32>, tensor<1x64xf32>) -> tensor<1x64xf32>
+  %y = tg.rms_norm %s weight %w eps 1.0e-5 : (tensor<1x64xf32>, tensor<64xf32>) -> tensor<1x64xf32>
+  func.return %y : tensor<1x64xf32>
+}"""
+
+
+def test_why_of_every_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "norm.mlir"
+    path.write_text(NORM)
+    for rule in rule_names():
+        fired = 1 if rule == "add_norm" else 0
+        expected = f"step f: {rule} fired {fired} times, was refused 0 times and held 0 times\n"
+        assert run(capsys, str(path), "--why", rule) == expected
+
+
+@pytest.mark.parametrize("name", ["stock-llama-Q4_0", "deepseek2-moe-Q4_K_M"])
+def test_every_decision_that_is_no_firing_has_a_reason(name: str, models: Path, capsys: pytest.CaptureFixture[str]):
+    decisions = step_of(capsys, str(models / f"{name}.gguf"), "--numerics", "int8", "--held", "add_norm")["decisions"]
+    assert {d["outcome"] for d in decisions} == {"fired", "refused", "held"}
+    assert all(bool(d["reason"]) == (d["outcome"] != "fired") for d in decisions)
 
 
 def test_why_several_rows_a_warp(model: str, capsys: pytest.CaptureFixture[str]):

@@ -122,4 +122,13 @@ func.func @of_another_dialect(%x: !x, %w: !w) -> !x {
   func.return %y : !x
 }
 
+// CHECK-LABEL: func.func @layer_norm(
+// CHECK-NOT:     "add_norm"
+// WHY-NEXT: remark: @layer_norm: add_norm refused on [0, 1]: the kernel of a layer norm adds nothing
+func.func @layer_norm(%x: !x, %r: !x, %w: !w) -> !x {
+  %s = tg.binary add %x, %r : (!x, !x) -> !x
+  %y = tg.layer_norm %s weight %w eps 1.0e-5 : (!x, !w) -> !x
+  func.return %y : !x
+}
+
 // WHY-NOT: remark

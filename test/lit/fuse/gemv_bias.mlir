@@ -66,4 +66,14 @@ func.func @scaled_by_a_row(%x: !x, %w: !w, %b: tensor<32xf32>) -> !y {
   func.return %z : !y
 }
 
+// CHECK-LABEL: func.func @scaled_before(
+// CHECK-NOT:     "gemv_bias"
+// WHY-NEXT: remark: @scaled_before: gemv_bias refused on [0, 1, 2]: scale[1] stands between matmul[0] and the bias
+func.func @scaled_before(%x: !x, %w: !w, %b: tensor<32xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %s = tg.scale %y by 2.0 : (!y) -> !y
+  %z = tg.binary add %s, %b : (!y, tensor<32xf32>) -> !y
+  func.return %z : !y
+}
+
 // WHY-NOT: remark

@@ -97,4 +97,16 @@ func.func @many_rows(%x: tensor<17x64xf32>, %w: !w, %n: !n) -> tensor<17x64xf32>
   func.return %z : tensor<17x64xf32>
 }
 
+// CHECK-LABEL: func.func @scaled_before(
+// CHECK-NOT:     "gemv_norm_epilogue"
+// WHY-NEXT: remark: @scaled_before: gemv_norm_epilogue refused on [0, 1, 2, 3]: scale[1] stands between matmul[0] and the norm
+func.func @scaled_before(%x: tensor<2x64xf32>, %r: tensor<2x64xf32>, %w: tensor<64x64xf32, #tg.rows<q8_0>>,
+                         %n: tensor<64xf32>) -> tensor<2x64xf32> {
+  %p = tg.matmul %x, %w : (tensor<2x64xf32>, tensor<64x64xf32, #tg.rows<q8_0>>) -> tensor<2x64xf32>
+  %q = tg.scale %p by 2.0 : (tensor<2x64xf32>) -> tensor<2x64xf32>
+  %s = tg.binary add %r, %q : (tensor<2x64xf32>, tensor<2x64xf32>) -> tensor<2x64xf32>
+  %y = tg.rms_norm %s weight %n eps 1.0e-5 : (tensor<2x64xf32>, tensor<64xf32>) -> tensor<2x64xf32>
+  func.return %y : tensor<2x64xf32>
+}
+
 // WHY-NOT: remark

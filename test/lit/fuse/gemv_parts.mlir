@@ -123,4 +123,18 @@ func.func @weight_computed_between(%x: tensor<2x64xf32>, %a: tensor<32x64xf32>, 
   func.return %y, %z : tensor<2x32xf32>, tensor<2x32xf32>
 }
 
+// CHECK-LABEL: func.func @beside_one_that_is_normed(
+// CHECK-NOT:     "gemv_parts"
+// WHY-NEXT: remark: @beside_one_that_is_normed: gemv_parts refused on [2]: the other product of its activation is "gemv_norm_epilogue"[0, 1], whose last block norms its rows
+func.func @beside_one_that_is_normed(%x: tensor<1x64xf32>, %w: tensor<64x64xf32, #tg.rows<q8_0>>, %n: tensor<64xf32>)
+    -> (tensor<1x64xf32>, tensor<1x64xf32>) {
+  %y = tg.fused "gemv_norm_epilogue" {
+    %p = tg.matmul %x, %w : (tensor<1x64xf32>, tensor<64x64xf32, #tg.rows<q8_0>>) -> tensor<1x64xf32>
+    %q = tg.rms_norm %p weight %n eps 1.0e-5 : (tensor<1x64xf32>, tensor<64xf32>) -> tensor<1x64xf32>
+    tg.yield %q : tensor<1x64xf32>
+  }
+  %z = tg.matmul %x, %w : (tensor<1x64xf32>, tensor<64x64xf32, #tg.rows<q8_0>>) -> tensor<1x64xf32>
+  func.return %y, %z : tensor<1x64xf32>, tensor<1x64xf32>
+}
+
 // WHY-NOT: remark

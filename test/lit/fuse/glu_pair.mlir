@@ -83,4 +83,16 @@ func.func @one_product(%x: !x, %wg: !w) -> !y {
   func.return %y : !y
 }
 
+// CHECK-LABEL: func.func @up_scaled(
+// CHECK-NOT:     "glu_pair"
+// WHY-NEXT: remark: @up_scaled: glu_pair refused on [1, 2, 3, 4]: scale[2] stands between matmul[1] and the gating
+func.func @up_scaled(%x: !x, %wg: !w, %wu: !w) -> !y {
+  %g = tg.matmul %x, %wg : (!x, !w) -> !y
+  %u = tg.matmul %x, %wu : (!x, !w) -> !y
+  %s = tg.scale %u by 2.0 : (!y) -> !y
+  %a = tg.unary silu %g : (!y) -> !y
+  %y = tg.binary mul %a, %s : (!y, !y) -> !y
+  func.return %y : !y
+}
+
 // WHY-NOT: remark

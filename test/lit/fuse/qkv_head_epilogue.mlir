@@ -89,4 +89,17 @@ func.func @many_rows(%x: tensor<17x64xf32>, %w: !w, %cos: tensor<17x16xf32>, %si
   func.return %z : tensor<34x32xf32>
 }
 
+// CHECK-LABEL: func.func @scaled_before(
+// CHECK-NOT:     "qkv_head_epilogue"
+// WHY-NEXT: remark: @scaled_before: qkv_head_epilogue refused on [0, 1, 3]: scale[1] stands between matmul[0] and the rotation
+func.func @scaled_before(%x: tensor<1x64xf32>, %w: tensor<64x64xf32, #tg.rows<q8_0>>, %cos: tensor<16x16xf32>,
+                         %sin: tensor<16x16xf32>, %pos: memref<1xi32>) -> tensor<2x32xf32> {
+  %p = tg.matmul %x, %w : (tensor<1x64xf32>, tensor<64x64xf32, #tg.rows<q8_0>>) -> tensor<1x64xf32>
+  %q = tg.scale %p by 2.0 : (tensor<1x64xf32>) -> tensor<1x64xf32>
+  %h = tg.view %q from 0 : (tensor<1x64xf32>) -> tensor<2x32xf32>
+  %y = tg.rope %h by %cos, %sin at %pos heads 2 half
+    : (tensor<2x32xf32>, tensor<16x16xf32>, tensor<16x16xf32>, memref<1xi32>) -> tensor<2x32xf32>
+  func.return %y : tensor<2x32xf32>
+}
+
 // WHY-NOT: remark
