@@ -1,0 +1,31 @@
+"""Every tiny model: no rule and no pass changes a value, under each numerics in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from xdsl.context import Context
+
+from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.dialects.launch import ScheduleOp
+from lane_mlir.dialects.tg import Numerics, Precision, TargetAttr
+from lane_mlir.eval.validate import validate_pipeline
+from lane_mlir.importers import import_step
+from lane_mlir.passes.fuse import FusePass
+from lane_mlir.passes.link import LinkPass
+from lane_mlir.passes.plan import PlanPass
+
+MODELS = sorted((Path(__file__).parents[1] / "data" / "models").glob("*.gguf"))
+
+
+@pytest.mark.parametrize(("index", "path"), list(enumerate(MODELS)), ids=[path.stem for path in MODELS])
+def test_validate(index: int, path: Path, tmp_path: Path):
+    numerics = list(Numerics)[index % len(Numerics)]
+    target = TargetAttr(numerics=numerics, cache=(Precision.F32, Precision.F16)[index % 2])
+    module = import_step(Checkpoint.open(path), rows=1, context=32, target=target)
+    validate_pipeline(Context(), module, [FusePass(), LinkPass(), PlanPass()], folder=tmp_path)
+    (schedule,) = module.ops
+    assert isinstance(schedule, ScheduleOp)
+    assert schedule.arena is not None
+    assert not list(tmp_path.iterdir())
