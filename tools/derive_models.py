@@ -1,6 +1,5 @@
 """
-derive_models: variants of the tiny models that make rules fire which need what no such file has: other formats, or
-rows enough.
+derive_models: variants of the tiny models with other formats, in which rules fire that fire in no such file.
 
 What the reference engine computes of a file stays true of a variant that holds the same values.
 `python -m lane_mlir.tools.derive_models MODELS FOLDER` writes them and prints the path of each.
@@ -10,20 +9,16 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, ReaderTensor, quants
 from numpy.typing import NDArray
 
 from lane_mlir.diagnostics import run_tool
 from lane_mlir.tools.arguments import ArgumentParser
-
-HEAD_COPIES = 32
-"""How often the head of the wide variant repeats its rows: two rows a warp then leave warps enough."""
 
 Stored = tuple[NDArray[Any], GGMLQuantizationType]
 """A tensor's data as it is stored, and the format."""
@@ -31,27 +26,18 @@ Stored = tuple[NDArray[Any], GGMLQuantizationType]
 
 @dataclass(frozen=True)
 class Variant:
-    """A file like the one that it is made from, but for some tensors and keys."""
+    """A file like the one that it is made from, but for the format of some tensors."""
 
     name: str
     source: str
     tensor: Callable[[ReaderTensor], Stored]
     """How the variant stores a tensor."""
-    keys: Mapping[str, int]
-    """The whole numbers of the metadata that differ."""
 
 
 def _gates_in_f32(tensor: ReaderTensor) -> Stored:
     """The same values; the products before the gates of the delta rule in f32."""
     if tensor.name.endswith(("ssm_alpha.weight", "ssm_beta.weight")):
         return quants.dequantize(tensor.data, tensor.tensor_type), GGMLQuantizationType.F32
-    return tensor.data, tensor.tensor_type
-
-
-def _head_repeated(tensor: ReaderTensor) -> Stored:
-    """The same values, each token some times: its logits are those of the file, as often."""
-    if tensor.name in ("token_embd.weight", "output.weight"):
-        return np.tile(tensor.data, (HEAD_COPIES, 1)), tensor.tensor_type
     return tensor.data, tensor.tensor_type
 
 
@@ -63,9 +49,8 @@ def _in_q8_0(tensor: ReaderTensor) -> Stored:
 
 
 VARIANTS: Sequence[Variant] = (
-    Variant("qwen35moe-moe-Q4_K_M-f32-gates", "qwen35moe-moe-Q4_K_M", _gates_in_f32, {}),
-    Variant("llama-Q4_K_M-wide-head", "llama-Q4_K_M", _head_repeated, {"llama.vocab_size": 128 * HEAD_COPIES}),
-    Variant("llama-Q8_0", "llama-f32", _in_q8_0, {}),
+    Variant("qwen35moe-moe-Q4_K_M-f32-gates", "qwen35moe-moe-Q4_K_M", _gates_in_f32),
+    Variant("llama-Q8_0", "llama-f32", _in_q8_0),
 )
 
 
@@ -82,11 +67,11 @@ def _write(path: Path, variant: Variant, reader: GGUFReader) -> None:
     architecture = reader.fields["general.architecture"].contents()
     writer = GGUFWriter(path, str(architecture))
     for field in reader.fields.values():
-        # The tokens' texts are placeholders, and fewer than a wide head has rows.
-        if field.name.startswith(("GGUF.", "general.architecture", "tokenizer.")):
+        # The writer adds these itself.
+        if field.name.startswith(("GGUF.", "general.architecture")):
             continue
         kind, inner = field.types[0], field.types[-1] if field.types[0] is GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, variant.keys.get(field.name, field.contents()), kind, inner)
+        writer.add_key_value(field.name, field.contents(), kind, inner)
     for tensor in reader.tensors:
         data, stored = variant.tensor(tensor)
         writer.add_tensor(tensor.name, data, raw_dtype=stored)

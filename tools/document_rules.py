@@ -132,10 +132,11 @@ def compile_all(models: Path) -> list[Compiled]:
 _INTRODUCTION = f"""
 Written by `make docs`; do not edit. Every figure is of a step under int8 numerics for the default chip, context
 {CONTEXT}, of the tiny models in `test/data/models` (two layers each, unless the table of launches says more) and of
-variants of three of them (`tools/derive_models.py`): products before the gates of the delta rule in f32, a head of more
-rows, and all weights in q8_0.
+variants of two of them (`tools/derive_models.py`): products before the gates of the delta rule in f32, and all weights
+in q8_0.
 
-The rules apply in the order of the table; rows_a_warp and sequences act on launches, all others on the graph.
+First come the rules of the table, in the order that they apply; then the others. These act on launches, all others on
+the graph: {", ".join(ON_LAUNCHES)}.
 """.strip().splitlines()
 
 _COMPOSITES = """
@@ -156,7 +157,7 @@ head, arg-max. What ends one layer and begins the next, a product and the norm a
 
 def rules() -> Sequence[str]:
     """Every rule: those of the table in its order, then the others that a compilation runs, in theirs."""
-    return tuple(dict.fromkeys((*RULES, *steps())))
+    return tuple(dict.fromkeys((*RULES, *steps(), *ON_LAUNCHES)))
 
 
 def document(found: Sequence[Compiled]) -> str:

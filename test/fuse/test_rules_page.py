@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lane_mlir.passes.fuse import RULES, steps
+from lane_mlir.passes.fuse import OWN, RULES, steps
 from lane_mlir.tools.document_rules import DECODE, Compiled, compile_all, document, launches_of_layers, rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
@@ -23,7 +23,7 @@ def test_the_page_is_current(found: list[Compiled]):
 
 
 def test_every_rule_fires_in_a_family(found: list[Compiled]):
-    assert set(rules()) == {*RULES, *steps()}
+    assert set(rules()) == {*RULES, *steps(), *OWN}
     assert [rule for rule in rules() if not any(one.counts[rule] for one in found)] == []
 
 

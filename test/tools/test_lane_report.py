@@ -103,7 +103,7 @@ def test_layers_count_every_launch_once(model: str, capsys: pytest.CaptureFixtur
     assert sum(layers["launches"] for layers in step["layers"]) == step["launches"] == sum(step["census"].values())
     for kind, count in step["census"].items():
         assert sum(layers["census"].get(kind, 0) for layers in step["layers"]) == count
-    assert [layers["census"]["attention"] for layers in step["layers"][:2]] == [1, 1]
+    assert [layers["census"]["rope_attention"] for layers in step["layers"][:2]] == [1, 1]
 
 
 def test_the_same_of_a_module_in_text(model: str, lifted: str, capsys: pytest.CaptureFixture[str]):
@@ -113,7 +113,7 @@ def test_the_same_of_a_module_in_text(model: str, lifted: str, capsys: pytest.Ca
     assert from_text["rules"] == from_file["rules"]
     assert from_text["target"] == from_file["target"]
     assert from_text["arena_bytes"] == from_file["arena_bytes"]
-    attention = [layers["census"].get("attention") for layers in from_text["layers"]]
+    attention = [layers["census"].get("rope_attention") for layers in from_text["layers"]]
     assert attention[:2] == [1, 1]
 
 
@@ -228,13 +228,13 @@ def test_every_decision_that_is_no_firing_has_a_reason(name: str, models: Path, 
 
 def test_why_several_rows_a_warp(model: str, capsys: pytest.CaptureFixture[str]):
     out = run(capsys, model, "--numerics", "int8", "--why", "rows_a_warp")
-    assert out.startswith("step step: rows_a_warp fired 0 times, was refused 13 times and held 0 times")
-    why = "128 output rows, two a warp, are 64 warps, fewer than the 1024 that cover a chip"
+    assert out.startswith("step step: rows_a_warp fired 3 times, was refused 10 times and held 0 times")
+    why = "output rows are fewer than the 512 that fill a chip"
     (head,) = (line for line in out.splitlines() if " output.weight " in line)
     assert head.startswith(" gemv_q8 ")
-    assert head.endswith(f" refused   {why}")
-    (value,) = (line for line in out.splitlines() if " blk.0.attn_v.weight " in line)
-    assert value.endswith(f" of the products in one launch, blk.0.attn_k.weight decides: {why}")
+    assert head.endswith(f" refused   128 {why}")
+    (keys,) = (line for line in out.splitlines() if " blk.1.attn_k.weight " in line)
+    assert keys.endswith(f" of the products in one launch: 384 {why}")
 
 
 def test_why_sequences_stay_apart(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
