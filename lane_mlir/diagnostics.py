@@ -32,8 +32,12 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """What the system says when it cannot take what is written."""
 
 
-class LaneError(Exception):
-    """A failure that the user can act on. The message is one line; `status` is the exit status of a command."""
+class LaneError(DiagnosticException):
+    """
+    A failure that the user can act on. The message is one line; `status` is the exit status of a command.
+
+    It is a diagnostic of xDSL's too, for its tools when they run our frontends and passes.
+    """
 
     status = 1
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -145,6 +146,10 @@ class LocatedParser(Parser):
             raise ParseError(span, str(error)) from error
         if isinstance(error, RecursionError):
             raise ParseError(span, "nested too deeply") from error
+        if (digits := sys.get_int_max_str_digits()) and "Exceeds the limit" in str(error):
+            long = re.compile(rf"[0-9]{{{digits + 1},}}").search(self.lexer.input.content, start)
+            span = span if long is None else Span(*long.span(), self.lexer.input, self._line_offset)
+            raise ParseError(span, f"an integer of more than {digits} digits") from error
         raise ParseError(span, f"cannot be read ({type(error).__name__}: {error})") from error
 
     def _explained(self, error: ParseError) -> ParseError:
@@ -302,13 +307,13 @@ def decode(data: bytes, name: str) -> str:
 
 def read_module(ctx: Context, path: str | os.PathLike[str]) -> ModuleOp:
     """
-    Parse and verify a file of IR.
+    Parse and verify a file of IR, or of the standard input, whose path is "-".
 
     Raises: LaneError if the file cannot be read; SourceError at the place where it does not parse or verify.
     """
-    name = os.fspath(path)
+    name = "<stdin>" if path == "-" else os.fspath(path)
     try:
-        data = Path(path).read_bytes()
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
         raise LaneError(f"cannot read {name}: {reason(error)}") from error
     parser = LocatedParser(ctx, decode(data, name), name)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, TensorType, UnknownLoc, f32, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, UnknownLoc, f32, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.exceptions import VerifyException
 
 from lane_mlir.dialects.tg import (
     QUANTIZED_BLOCK,
@@ -21,21 +22,38 @@ from lane_mlir.dialects.tg import (
     Numerics,
     QuantizedAttr,
     QuantizeOp,
+    TargetAttr,
     ViewOp,
+    arguments,
     encoding_of,
     format_of_weight,
     shape_of,
+    verify_step,
 )
 from lane_mlir.dialects.tg.operation import is_shaped
+from lane_mlir.dialects.tg.step import set_target
 from lane_mlir.locations import OpFailedException
+
+
+def set_target_of(module: ModuleOp, chip: str | None = None, numerics: str | None = None) -> TargetAttr:
+    """
+    Let the options of a pass override what a module says that it is compiled for; what it is then.
+
+    Raises: OpFailedException at the module if that is no target.
+    """
+    try:
+        return set_target(module, chip=chip, numerics=None if numerics is None else Numerics(numerics))
+    except VerifyException as error:
+        raise OpFailedException(module, str(error)) from error
 
 
 def prepare(func: FuncOp, numerics: Numerics) -> None:
     """
     Number the lifted ops, quantize the activations, and number what that adds after all others.
 
-    Raises: OpFailedException for a function that cannot be a step: of several blocks, or with an argument or a value
-    that is no tensor or memref of static shape.
+    Raises: OpFailedException for a function that cannot be a step: of several blocks, with an argument or a value that
+    is no tensor or memref of static shape, or, where any argument says what it is, refused by `verify_step`. A function
+    none of whose arguments does is a part of a step, to look at what becomes of it.
     """
     _check_form(func)
     number_ops(func)
@@ -47,6 +65,11 @@ def _check_form(func: FuncOp) -> None:
     name = f'step "{func.sym_name.data}"'
     if len(func.body.blocks) != 1:
         raise OpFailedException(func, f"{name} has {len(func.body.blocks)} blocks, expected 1")
+    try:
+        if arguments(func):
+            verify_step(func)
+    except VerifyException as error:
+        raise OpFailedException(func, str(error)) from error
     for i, type_ in enumerate(func.function_type.inputs):
         if not is_shaped(type_):
             raise OpFailedException(

@@ -50,7 +50,7 @@ from lane_mlir.locations import (
     verify,
 )
 from lane_mlir.tools.arguments import ArgumentParser
-from lane_mlir.tools.pipeline import parse_part, parse_passes, spec_error
+from lane_mlir.tools.pipeline import parse_part, parse_passes, refuse_repeated, spec_error
 
 
 class LaneOptMain(xDSLOptMain):
@@ -98,6 +98,7 @@ class LaneOptMain(xDSLOptMain):
             ("frontend", self.args.frontend, self.available_frontends),
         ):
             if text:
+                refuse_repeated(kind, text)
                 spec = parse_spec(text)
                 check_part(kind, entries[spec.name], spec)
 
@@ -195,7 +196,7 @@ class LaneOptMain(xDSLOptMain):
                 self.args.verify_diagnostics and isinstance(error.__cause__, DiagnosticException)
             )
             self.diagnose(located, wanted)
-        except SourceError as error:
+        except LaneError as error:
             self.diagnose(error, self.args.verify_diagnostics)
         except DiagnosticException as error:
             self.diagnose(self.pass_error(error), self.args.verify_diagnostics)

@@ -130,16 +130,19 @@ def _lift(arguments: argparse.Namespace) -> ModuleOp:
 
 def _read(arguments: argparse.Namespace) -> ModuleOp:
     """The module of a file, compiled for what the options say."""
-    from lane_mlir.dialects.tg.step import TARGET, target_of
+    from lane_mlir.dialects.tg.step import TARGET
     from lane_mlir.locations import read_module
-    from lane_mlir.runtime.compilation import module_context, schedules
+    from lane_mlir.passes.prepare import set_target_of
+    from lane_mlir.runtime.compilation import as_lane_error, module_context, schedules
 
     for option in _OF_A_CHECKPOINT:
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option} is for a checkpoint: a module has its own")
-    module = read_module(module_context(), "/dev/stdin" if arguments.input == "-" else arguments.input)
+    module = read_module(module_context(), arguments.input)
     _refuse_too_late(arguments, schedules(module))
-    module.attributes[TARGET] = _target(arguments, target_of(module))
+    with as_lane_error():
+        known = set_target_of(module)
+    module.attributes[TARGET] = _target(arguments, known)
     return module
 
 

@@ -57,7 +57,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what comes out (the text that follows, if nothing else is said)").add_argument
-    add("-n", "--count", type=int, default=DEFAULT_TOKENS, metavar="N", help="tokens to make (default: %(default)s)")
+    add("-n", "--count", type=int, metavar="N", help=f"tokens to make (default: {DEFAULT_TOKENS})")
     add("--ids", action="store_true", help="print the ids of the tokens that follow: 4,5,6")
     add("--logits", metavar="OUT.npy", help="write the logits after every given token, f32 [tokens, vocabulary]")
     add("--tokenize", metavar="TEXT", help="print the ids of a text, and run nothing")
@@ -93,6 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(*_encode(_tokenizer(arguments.model), arguments.tokenize, arguments), sep=",")
         return
     sampler = _sampler(arguments) if arguments.logits is None else None
+    count = DEFAULT_TOKENS if arguments.count is None else arguments.count
     with ProgressLine() as progress:
         progress("loading")
         step = _load(arguments, progress)
@@ -100,10 +101,10 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.logits is not None:
             _write_logits(step, prompts[0], arguments.logits)
         elif arguments.ids:
-            for made in step.generate_ids_batch(prompts, arguments.count, sampler=sampler):
+            for made in step.generate_ids_batch(prompts, count, sampler=sampler):
                 _print_pieces(_separated(made), progress.clear)
         else:
-            texts = step.generate_batch(prompts, max_tokens=arguments.count, sampler=sampler, stop=arguments.stop)
+            texts = step.generate_batch(prompts, max_tokens=count, sampler=sampler, stop=arguments.stop)
             _print_texts(texts, step.context, progress.clear)
     if arguments.stats or sys.stderr.isatty():
         print(_rates(step.timing), file=sys.stderr)
@@ -115,9 +116,10 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
     given = [option for option, value in inputs.items() if value is not None]
     outputs = {"--ids": arguments.ids, "--logits": arguments.logits is not None}
     wanted = [option for option, value in outputs.items() if value]
+    of_generation = _options_of_generation(arguments)
     if arguments.tokenize is not None:
-        if given or wanted:
-            raise UsageError(f"--tokenize and {(given + wanted)[0]} exclude each other")
+        if others := given + wanted + of_generation:
+            raise UsageError(f"--tokenize and {others[0]} exclude each other")
         return
     if not given:
         raise UsageError("nothing to run: give a text with --prompt or --file, or ids with --tokens")
@@ -125,11 +127,30 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{given[0]} and {given[1]} exclude each other")
     if len(wanted) > 1:
         raise UsageError("--ids and --logits exclude each other")
+    if arguments.logits is not None and of_generation:
+        raise UsageError(f"--logits and {of_generation[0]} exclude each other: nothing is generated")
+    if arguments.ids and arguments.stop:
+        raise UsageError("--ids and --stop exclude each other: with --ids there are always -n tokens")
     for option, texts in (("--prompt", arguments.prompt), ("--tokens", arguments.tokens)):
         _refuse_too_many(option, len(texts or ()), arguments.logits is not None)
     for option, value in (("-n", arguments.count), ("--chunk", arguments.chunk), ("--context", arguments.context)):
         if value is not None and value < 1:
             raise UsageError(f"{option} is {value}, expected at least 1")
+
+
+def _options_of_generation(arguments: argparse.Namespace) -> list[str]:
+    """The options given that say how a text goes on, which mean nothing where none does."""
+    a = arguments
+    given = {
+        "-n": a.count is not None,
+        "--stop": bool(a.stop),
+        "--temperature": a.temperature != 0,
+        "--top-k": a.top_k != 0,
+        "--top-p": a.top_p != 1,
+        "--min-p": a.min_p != 0,
+        "--seed": a.seed is not None,
+    }
+    return [option for option, is_given in given.items() if is_given]
 
 
 def _refuse_too_many(option: str, count: int, writes_logits: bool) -> None:

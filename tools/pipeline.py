@@ -13,11 +13,13 @@ from xdsl.utils.arg_spec import ArgSpec, ArgSpecConvertible, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException
 from xdsl.utils.hints import type_repr
 
-from lane_mlir.diagnostics import LaneError, UsageError, nearest, unknown
+from lane_mlir.diagnostics import UsageError, nearest, unknown
 
 PartT = TypeVar("PartT", bound=ArgSpecConvertible)
 
 _WRAPPER = re.compile(r"\s*builtin\.module\((.*)\)\s*", re.DOTALL)
+_STRING = re.compile(r'"[^"]*"')
+_OPTIONS = re.compile(r"([^\s,{}]+)\{([^{}]*)\}")
 _COMMA_BETWEEN_PASSES = re.compile(r"\s*,\s*(?=[^{}]*(?:\{|$))")
 
 
@@ -40,10 +42,22 @@ def _specs(text: str) -> list[ArgSpec]:
     while wrapped := _WRAPPER.fullmatch(text):
         text = wrapped[1]
     text = _COMMA_BETWEEN_PASSES.sub(",", text.strip())
+    refuse_repeated("pass", text)
     try:
         return list(parse_pipeline(text))
     except ArgSpecParseError as error:
         raise spec_error(f"pass pipeline {text!r}", error) from error
+
+
+def refuse_repeated(kind: str, text: str) -> None:
+    """Refuse an option that is given twice, of which xDSL's parser keeps the last. Raises: UsageError naming it."""
+    for part, options in _OPTIONS.findall(_STRING.sub("", text)):
+        seen: set[str] = set()
+        for word in options.split():
+            name = word.partition("=")[0].replace("-", "_")
+            if name in seen:
+                raise UsageError(f"option {name!r} of {kind} {part} is given twice")
+            seen.add(name)
 
 
 def spec_error(what: str, error: ArgSpecParseError) -> UsageError:
@@ -57,8 +71,8 @@ def parse_part(kind: str, factory: Callable[[], type[PartT]], spec: ArgSpec) -> 
     """
     Make the pass (target, frontend) that a spec describes.
 
-    Raises: UsageError naming the option that is unknown, missing or of the wrong type, or saying what the part itself
-    refused.
+    Raises: UsageError naming the option that is unknown, missing, without a value or of the wrong type, or saying what
+    the part itself refused.
     """
     part = factory()
     spec = spec.normalize_parameter_names()
@@ -68,14 +82,15 @@ def parse_part(kind: str, factory: Callable[[], type[PartT]], spec: ArgSpec) -> 
         if option not in options:
             offer = nearest(option, options) if options else "it has none"
             raise UsageError(f"unknown option {option!r} of {what}; {offer}")
+    for option, values in spec.parameters.items():
+        if not values:
+            raise UsageError(f"option {option!r} of {what} takes {_kind(get_type_hints(part)[option])}, not nothing")
     if missing := sorted(part.required_fields() - spec.parameters.keys()):
         raise UsageError(f"{what} needs the option {missing[0]!r}")
     try:
         return part.from_spec(spec)
     except (ValueError, DiagnosticException) as error:
         raise UsageError(_refusal(part, spec, what, str(error))) from error
-    except LaneError as error:
-        raise UsageError(f"{what}: {error}") from error
 
 
 def _refusal(part: type[ArgSpecConvertible], spec: ArgSpec, what: str, cause: str) -> str:
@@ -97,6 +112,8 @@ def _kind(hint: object) -> str:
     """A type of option in words."""
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(_kind(part) for part in get_args(hint) if part is not NoneType)
+    if get_origin(hint) is tuple:
+        return f"{_kind(get_args(hint)[0])} (or several, with commas between them)"
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
     names = {

@@ -32,6 +32,7 @@ from lane_mlir.dialects.tg.step import TARGET
 from lane_mlir.eval.inputs import StepInputs
 from lane_mlir.eval.step import describe, functions_of, run_step
 from lane_mlir.eval.weights import RandomWeights, Weights
+from lane_mlir.passes.plan import PlanPass
 from lane_mlir.passes.prepare import number_ops
 from lane_mlir.universe import GRAPH_RULES
 
@@ -216,6 +217,21 @@ class Validator:
                 raise self._changed(unit, step, position, found, tolerance)
         self._before, self._values, self._unchecked = self.module.clone(), after, ()
 
+    def finish(self) -> None:
+        """
+        Compare the last form, if it is one that nothing runs (a schedule that is not planned): a planned copy of it
+        runs in its place. Raises as `check`, and what the planner refuses.
+        """
+        if not self._unchecked:
+            return
+        linked, self.module = self.module, self.module.clone()
+        try:
+            planner = PlanPass()
+            planner.apply(Context(), self.module)
+            self.check(Unit(planner))
+        finally:
+            self.module = linked
+
     @property
     def _target(self) -> TargetAttr:
         return target_of(self.module)
@@ -340,7 +356,8 @@ def validate_pipeline(
 ) -> None:
     """
     Run passes over a module in place, and check after each of them, and after each rule of those that call back, that
-    all steps compute what they did. `between_passes` is called as xDSL's `PassPipeline` does.
+    all steps compute what they did; where the last form is one that nothing runs, in a planned copy of it.
+    `between_passes` is called as xDSL's `PassPipeline` does.
 
     Raises: ValidationError for the first that changed a value, after writing its input to `folder` (the current one
     unless given), with a line that says what to run.
@@ -355,6 +372,7 @@ def validate_pipeline(
         validator.check(Unit(pass_))
         if between_passes is not None:
             between_passes(pass_, module, following)
+    validator.finish()
 
 
 def _apply(ctx: Context, module: ModuleOp, pass_: ModulePass, validator: Validator) -> None:

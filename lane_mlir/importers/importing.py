@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import GIB, chip
-from lane_mlir.diagnostics import LaneError
+from lane_mlir.diagnostics import LaneError, UsageError
 from lane_mlir.dialects.tg import MAX_SEQUENCES, TargetAttr
 from lane_mlir.importers.model import Model
 from lane_mlir.importers.registry import importer_of
@@ -35,20 +35,20 @@ def import_step(
     each, and as many next tokens. A chunk returns the logits of its last row, or of `all` rows, and the arg-max of the
     last; the caller sets token and position.
 
-    Raises LaneError for whatever the checkpoint lacks, misshapes or asks for that its family does not have, and for
-    rows and contexts that cannot be.
+    Raises LaneError for whatever the checkpoint lacks, misshapes or asks for that its family does not have, and for a
+    context that the chip's memory does not hold; UsageError for rows, sequences and contexts that no model has.
     """
     model = Model(checkpoint)
     build = importer_of(model)
     context = _context(model, context)
     if rows < 1:
-        raise LaneError(f"rows is {rows}, expected at least 1")
+        raise UsageError(f"rows is {rows}, expected at least 1")
     if rows > context:
-        raise LaneError(f"a step of {rows} rows does not fit a context of {context} positions")
+        raise UsageError(f"a step of {rows} rows does not fit a context of {context} positions")
     if not 1 <= sequences <= MAX_SEQUENCES:
-        raise LaneError(f"sequences is {sequences}, expected 1 to {MAX_SEQUENCES}")
+        raise UsageError(f"sequences is {sequences}, expected 1 to {MAX_SEQUENCES}")
     if sequences > 1 and rows > 1:
-        raise LaneError(f"a step of {sequences} sequences takes one token of each, not {rows} rows")
+        raise UsageError(f"a step of {sequences} sequences takes one token of each, not {rows} rows")
     step = Step(model, rows=rows, context=context, logits=logits, target=target or TargetAttr(), sequences=sequences)
     module = step.close(build(step))
     model.refuse_unknown()
@@ -61,7 +61,7 @@ def _context(model: Model, context: int | None) -> int:
     if context is None:
         return min(DEFAULT_CONTEXT, model.count("context_length") or DEFAULT_CONTEXT)
     if context < 1:
-        raise LaneError(f"context is {context}, expected at least 1")
+        raise UsageError(f"context is {context}, expected at least 1")
     return context
 
 

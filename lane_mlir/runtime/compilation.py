@@ -104,6 +104,8 @@ def as_lane_error() -> Generator[None]:
     """What a pass or a verifier refuses, as the LaneError of one line that users get."""
     try:
         yield
+    except LaneError:
+        raise
     except OpFailedException as error:
         if (place := place_of(error.op)) is not None:
             raise SourceError(place, op_cause(error.op, str(error))) from error

@@ -17,8 +17,7 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from lane_mlir.diagnostics import unknown
-from lane_mlir.dialects.tg import Numerics
-from lane_mlir.dialects.tg.step import set_target, step_functions, target_of
+from lane_mlir.dialects.tg.step import step_functions
 from lane_mlir.passes.forms import ADVANCE, leaves, realizes
 from lane_mlir.passes.fuse.report import Decision, Fired, Outcome, Report
 from lane_mlir.passes.fuse.table import (
@@ -33,6 +32,7 @@ from lane_mlir.passes.fuse.table import (
     steps,
 )
 from lane_mlir.passes.link import check_chip
+from lane_mlir.passes.prepare import set_target_of
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class FusePass(ModulePass):
 
     def run(self, module: ModuleOp, after_rule: Callable[[str], None] | None = None) -> list[Optimized]:
         """Apply the rules; what was decided, step by step."""
-        set_target(module, chip=self.chip, numerics=None if self.numerics is None else Numerics(self.numerics))
-        target = target_of(module)
+        target = set_target_of(module, self.chip, self.numerics)
         made: list[Optimized] = []
         for func in step_functions(module):
             made.append(optimize(func, target, self.held, limit=self.limit, after_step=after_rule))
@@ -94,7 +93,7 @@ def rule_pass(rule: str) -> type[ModulePass]:
         remarks: bool = False
 
         def apply(self, ctx: Context, op: ModuleOp) -> None:
-            target = target_of(op)
+            target = set_target_of(op)
             for func in step_functions(op):
                 report = optimize(func, target, only=(rule,)).report
                 if self.remarks:

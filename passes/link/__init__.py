@@ -20,12 +20,12 @@ from xdsl.utils.exceptions import PassFailedException
 from lane_mlir.chips import CHIPS
 from lane_mlir.diagnostics import unknown
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, YieldOp
-from lane_mlir.dialects.tg import FusedOp, LiftedOperation, Numerics, TargetAttr, TensorGraphOperation
-from lane_mlir.dialects.tg.step import set_target, step_functions, target_of
+from lane_mlir.dialects.tg import FusedOp, LiftedOperation, TargetAttr, TensorGraphOperation
+from lane_mlir.dialects.tg.step import step_functions
 from lane_mlir.locations import OpFailedException
 from lane_mlir.passes.forms import describe, op_name
 from lane_mlir.passes.link.judge import Judge, Refusal
-from lane_mlir.passes.prepare import prepare
+from lane_mlir.passes.prepare import prepare, set_target_of
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class LinkPass(ModulePass):
         check_chip(self.chip)
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        set_target(op, chip=self.chip, numerics=None if self.numerics is None else Numerics(self.numerics))
+        target = set_target_of(op, self.chip, self.numerics)
         for func in step_functions(op):
-            Rewriter.replace_op(func, link(func, target_of(op)), ())
+            Rewriter.replace_op(func, link(func, target), ())
 
 
 def check_chip(name: str | None) -> None:

@@ -21,6 +21,8 @@ from lane_mlir.chips import chip
 from lane_mlir.diagnostics import unknown
 from lane_mlir.dialects.launch import ScheduleOp
 from lane_mlir.dialects.tg import Numerics, TargetAttr
+from lane_mlir.dialects.tg.step import step_functions
+from lane_mlir.locations import OpFailedException
 from lane_mlir.passes.fuse.report import Report
 from lane_mlir.passes.plan.arena import place
 from lane_mlir.passes.plan.buffers import (
@@ -62,7 +64,8 @@ class PlanPass(ModulePass):
     Plans every schedule of a module, for the target that it names.
 
     `held`: the rules not to apply. `remarks`: print every decision and its reason on the standard error. Raises
-    NoKernel, Shape or Unbound, each a PassFailedException at a launch.
+    NoKernel, Shape or Unbound, each a PassFailedException at a launch, and OpFailedException at a step that is not
+    linked.
     """
 
     name = "plan"
@@ -80,6 +83,8 @@ class PlanPass(ModulePass):
 
     def run(self, module: ModuleOp) -> dict[str, Report]:
         """Plan the schedules; what the rules decided on each, by its name."""
+        for func in step_functions(module):
+            raise OpFailedException(func, f'step "{func.sym_name.data}" is not linked: run link before plan')
         reports: dict[str, Report] = {}
         for schedule in [op for op in module.ops if isinstance(op, ScheduleOp)]:
             name = schedule.sym_name.data

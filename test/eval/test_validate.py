@@ -31,6 +31,7 @@ from lane_mlir.eval.inputs import StepInputs
 from lane_mlir.eval.step import the_step
 from lane_mlir.eval.validate import Unit, ValidationError, Validator, difference, validate_pipeline
 from lane_mlir.passes.fuse import FusePass
+from lane_mlir.passes.link import LinkPass
 from lane_mlir.passes.prepare import number_ops
 
 Parse = Callable[[str], ModuleOp]
@@ -271,10 +272,29 @@ def test_a_form_that_nothing_runs_is_compared_once_it_has_another(ctx: Context, 
         scale_twice(module)
 
     ctx.load_dialect(LAUNCH)
-    validate_pipeline(ctx, parse(STEP), [rewrite(hide)], folder=tmp_path)
     with pytest.raises(ValidationError, match=r'^passes rewrite, rewrite changed step "step"') as caught:
         validate_pipeline(ctx, parse(STEP), [rewrite(hide), rewrite(bring_back_wrong)], folder=tmp_path)
     assert "--pass-pipeline='rewrite,rewrite'" in caught.value.reproducer.read_text()
+
+
+def test_a_form_that_nothing_runs_is_planned_at_the_end(ctx: Context, parse: Parse, tmp_path: Path):
+    """What ends at launches that are not planned is compared all the same, and left as it is."""
+
+    class WrongLink(LinkPass):
+        def apply(self, ctx: Context, op: ModuleOp) -> None:
+            scale_twice(op)
+            super().apply(ctx, op)
+
+    ctx.load_dialect(LAUNCH)
+    module = parse(STEP)
+    validate_pipeline(ctx, module, [FusePass(), LinkPass()], folder=tmp_path)
+    (schedule,) = module.ops
+    assert isinstance(schedule, ScheduleOp)
+    assert schedule.arena is None
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValidationError, match=r'^passes link, plan changed step "step"') as caught:
+        validate_pipeline(ctx, parse(STEP), [FusePass(), WrongLink()], folder=tmp_path)
+    assert "--pass-pipeline='link,plan'" in caught.value.reproducer.read_text()
 
 
 def test_the_rules_of_fuse_are_checked_one_by_one(ctx: Context, parse: Parse, tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,30 @@ def test_bad_values_are_one_line(command: str, args: list[str], named: str, caps
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{command}: error: ")
     assert named in line
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("lane-import", ["--rows", "0"]),
+        ("lane-import", ["--context", "0"]),
+        ("lane-import", ["--sequences", "17"]),
+        ("lane-import", ["--rows", "9", "--context", "8"]),
+        ("lane-import", ["--rows", "2", "--sequences", "2"]),
+        ("lane-opt", ["-f", "gguf{rows=0}"]),
+        ("lane-report", ["--rows", "0"]),
+        ("lane-report", ["--context", "0"]),
+        ("lane-run", ["--tokens", "1", "--context", "0"]),
+        ("lane-run", ["--tokens", "1", "--chunk", "0"]),
+        ("lane-run", ["--tokens", "1", "-n", "0"]),
+    ],
+)
+def test_sizes_out_of_range_are_usage(command: str, args: list[str], models: Path, capsys: pytest.CaptureFixture[str]):
+    assert COMMANDS[command]([str(models / "llama-f32.gguf"), *args]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith(f"{command}: error: ")
 
 
 ENTRIES: list[Callable[[], int]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -291,6 +292,9 @@ def test_a_module_for_another_target(lifted: str, capsys: pytest.CaptureFixture[
         (["--why", "add_norm", "--json"], "--why and --json exclude each other"),
         (["--why", "add_norm", "--decisions"], "--why and --decisions exclude each other"),
         (["--rows", "x"], "argument --rows: invalid int value: 'x'"),
+        (["--rows", "0"], "rows is 0, expected at least 1"),
+        (["--context", "0"], "context is 0, expected at least 1"),
+        (["--rows", "9", "--context", "8"], "a step of 9 rows does not fit a context of 8 positions"),
     ],
 )
 def test_usage(args: list[str], message: str, model: str, capsys: pytest.CaptureFixture[str]):
@@ -309,6 +313,8 @@ def test_what_cannot_be_read(tmp_path: Path, model: str, capsys: pytest.CaptureF
     bad.write_text("tg.nope")
     empty = tmp_path / "empty.mlir"
     empty.write_text("builtin.module {}")
+    target = tmp_path / "target.mlir"
+    target.write_text("builtin.module attributes {tg.target = 3 : i32} {}")
     none = str(tmp_path / "none")
     for args, message in [
         ([str(bad)], f"{bad}:1:1: error: "),
@@ -316,10 +322,20 @@ def test_what_cannot_be_read(tmp_path: Path, model: str, capsys: pytest.CaptureF
         ([f"{none}.mlir"], f"lane-report: error: cannot read {none}.mlir: No such file"),
         ([f"{none}.gguf"], f"lane-report: error: {none}.gguf: no such file"),
         ([none], f"lane-report: error: {none}: no such file"),
-        ([model, "--rows", "0"], "lane-report: error: rows is 0, expected at least 1"),
-        ([model, "--context", "0"], "lane-report: error: context is 0, expected at least 1"),
+        ([str(target)], f"{target}:1:1: error: 'builtin.module' op tg.target is 3 : i32, expected #tg.target"),
     ]:
         assert refusal(capsys, 1, *args).startswith(message)
+
+
+def test_the_standard_input(lifted: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    def give(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    give(Path(lifted).read_text())
+    assert main(["-"]) == 0
+    assert "launches" in capsys.readouterr().out
+    give("builtin.module {\n  tg.nope\n}")
+    assert refusal(capsys, 1, "-").startswith("<stdin>:2:3: error: Operation tg.nope is not registered")
 
 
 def test_several_steps(model: str, lifted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

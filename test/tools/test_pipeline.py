@@ -75,6 +75,10 @@ def test_passes(text: str, passes: tuple[ModulePass, ...]):
         ("fuse{limit=1,2}", "option 'limit' of pass fuse takes an integer, not 1,2"),
         ("fuse{numerics=int9}", "option 'numerics' of pass fuse takes one of int8, dequant, not int9"),
         ("fuse{loud}", "option 'loud' of pass fuse takes true or false, not nothing"),
+        ("fuse{held}", "option 'held' of pass fuse takes a name (or several, with commas between them), not nothing"),
+        ("fuse{limit}", "option 'limit' of pass fuse takes an integer, not nothing"),
+        ("fuse{limit=1 limit=2}", "option 'limit' of pass fuse is given twice"),
+        ('fuse,link{chip="a b" chip=c}', "option 'chip' of pass link is given twice"),
         ("link", "pass link needs the option 'chip'"),
         ("link{chip=3}", "option 'chip' of pass link takes a name, not 3"),
         (
