@@ -36,7 +36,7 @@ from lane_mlir.passes.plan.buffers import (
 )
 from lane_mlir.passes.plan.check import CheckPlanPass, check
 from lane_mlir.passes.plan.counts import ROWS_A_WARP, choose_rows_a_warp, choose_splits, share_key_rows
-from lane_mlir.passes.plan.errors import NoKernel, Shape, Unbound
+from lane_mlir.passes.plan.errors import NoKernel, PlanFailed, Shape, Unbound
 from lane_mlir.passes.plan.norms import DEFERRED_NORM, defer_norms
 from lane_mlir.passes.plan.rotations import DEFERRED_ROPE, defer_rotations
 from lane_mlir.passes.plan.sequences import SEQUENCES, merge_sequences
@@ -64,8 +64,7 @@ class PlanPass(ModulePass):
     Plans every schedule of a module, for the target that it names.
 
     `held`: the rules not to apply. `remarks`: print every decision and its reason on the standard error. Raises
-    NoKernel, Shape or Unbound, each a PassFailedException at a launch, and OpFailedException at a step that is not
-    linked.
+    NoKernel, Shape or Unbound, each a PlanFailed, and OpFailedException at a step that is not linked.
     """
 
     name = "plan"
@@ -129,4 +128,15 @@ def plan(schedule: ScheduleOp, held: Collection[str] = ()) -> Report:
     return report
 
 
-__all__ = ["DESCRIPTIONS", "RULES", "CheckPlanPass", "NoKernel", "PlanPass", "Shape", "Unbound", "check", "plan"]
+__all__ = [
+    "DESCRIPTIONS",
+    "RULES",
+    "CheckPlanPass",
+    "NoKernel",
+    "PlanFailed",
+    "PlanPass",
+    "Shape",
+    "Unbound",
+    "check",
+    "plan",
+]

@@ -29,7 +29,7 @@ from lane_mlir.dialects.launch import (
 )
 from lane_mlir.dialects.tg import TG
 from lane_mlir.formats import Format
-from lane_mlir.passes.plan import NoKernel, PlanPass, Shape, Unbound, check, counts
+from lane_mlir.passes.plan import NoKernel, PlanFailed, PlanPass, Shape, Unbound, check, counts
 
 SHAPED = re.compile(r"%(\w+):(param|zero|cache|weight|f32|)([0-9x]+)")
 
@@ -413,28 +413,33 @@ def test_an_alias_has_the_type_of_what_it_views() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "message"),
+    ("text", "error", "message", "where"),
     [
         (
             "launch.unary silu %k:cache8x32 into %y:256 (n = 256) covers [7, 9]\n",
             NoKernel,
             'no kernel for op 7 unary into "y": its kernel takes "k" as f32 only, and the step stores it as f16',
+            (7, "unary", "y"),
         ),
         (
             "launch.gemv %x:zero48 by %w:weight8x48<q8_0> into %y:8 (k = 48, n = 8, m = 1) f32 covers [3]",
             Shape,
             '"x" of op 3 gemv_q8 into "y" has 48 elements, expected 64: it is read quantized, in blocks of 32 values',
+            (3, "gemv_q8", "y"),
         ),
         (
             '%t = launch.buffer "t" i32[1] param\nlaunch.gather %e:f328x4 at %t into %y:4 (rows = 1, cols = 4)',
             Unbound,
             'unbound: the parameter "t" has no role in the step',
+            (None, "buffer", "t"),
         ),
     ],
 )
-def test_refused(text: str, error: type[PassFailedException], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
+def test_refused(text: str, error: type[PlanFailed], message: str, where: tuple[int | None, str, str]) -> None:
+    with pytest.raises(error, match=re.escape(message)) as refused:
         planned(text, target="h200, int8, cache = f16, state = f32")
+    assert (refused.value.number, refused.value.kind, refused.value.output) == where
+    assert message.endswith(f": {refused.value.reason}")
 
 
 def test_partial_blocks_are_no_matter_without_quantized_activations() -> None:

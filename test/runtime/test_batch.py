@@ -17,7 +17,7 @@ from lane_mlir.text import Sampler
 CONTEXT = 24
 
 # One of each kind of state, and of mixtures.
-MODELS = (
+KINDS = (
     "llama-f32",
     "qwen3-Q8_0",
     "gemma3-Q4_K_M",
@@ -26,6 +26,8 @@ MODELS = (
     "lfm2-Q4_K_M",
     "qwen3next-moe-Q4_K_M",
 )
+FAMILIES = sorted(path.stem for path in (Path(__file__).parents[1] / "data" / "models").glob("*.gguf"))
+COUNTS = [(name, count) for name in FAMILIES for count in ((2, 3, 16) if name in KINDS else (3,))]
 
 
 def prompts_of(count: int) -> list[list[int]]:
@@ -34,12 +36,12 @@ def prompts_of(count: int) -> list[list[int]]:
     return [random.integers(0, 100, 1 + 4 * i % 11).tolist() for i in range(count)]
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module")
 def step(request: pytest.FixtureRequest, models: Path) -> Step:
     return load(models / f"{request.param}.gguf", context=CONTEXT, chunk=5)
 
 
-@pytest.mark.parametrize("count", [2, 3, 16])
+@pytest.mark.parametrize(("step", "count"), COUNTS, indirect=["step"])
 def test_tokens_are_those_of_each_alone(step: Step, count: int):
     prompts = prompts_of(count)
     alone = [list(step.generate_ids(prompt, 8)) for prompt in prompts]
