@@ -13,13 +13,13 @@ import sys
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 import lane_mlir
-from lane_mlir.diagnostics import LaneError, run_tool
+from lane_mlir.diagnostics import LaneError, UsageError, run_tool
 from lane_mlir.tools.arguments import ArgumentParser
 
 Logs = NDArray[np.float64]
@@ -69,18 +69,33 @@ def argument_parser() -> ArgumentParser:
 
 
 def tokens(arguments: Namespace) -> list[int]:
-    """The tokens to measure on."""
+    """The tokens to measure on. Raises LaneError where what was given holds none."""
+    if (arguments.ids is None) == (arguments.text is None):
+        raise UsageError("give a text (--text) or token ids (--ids) to measure on")
+    if arguments.limit is not None and arguments.limit < 2:
+        raise UsageError(f"--limit is {arguments.limit}, expected at least 2: a token and the one that follows")
     if arguments.ids is not None:
-        read: Any = json.loads(arguments.ids.read_text())
-        ids: list[int] = read if isinstance(read, list) else read["ids"]  # pyright: ignore[reportUnknownVariableType]
-    elif arguments.text is not None:
+        ids = _read_ids(arguments.ids)
+    else:
         from lane_mlir.checkpoint import Checkpoint
         from lane_mlir.text import Tokenizer
 
         ids = Tokenizer.from_checkpoint(Checkpoint.open(arguments.model)).encode(arguments.text.read_text())
-    else:
-        raise LaneError("give a text (--text) or token ids (--ids) to measure on")
+    if len(ids) < 2:
+        raise LaneError(f"{arguments.ids or arguments.text}: {len(ids)} tokens, expected at least 2")
     return ids[: arguments.limit]
+
+
+def _read_ids(path: Path) -> list[int]:
+    try:
+        read: Any = json.loads(path.read_text())
+    except ValueError as error:
+        raise LaneError(f"{path}: not JSON: {error}") from None
+    if isinstance(read, dict):
+        read = cast("dict[str, Any]", read).get("ids")
+    if not isinstance(read, list) or not all(type(index) is int for index in cast("list[object]", read)):
+        raise LaneError(f"{path}: holds no list of token ids, nor one under 'ids'")
+    return cast("list[int]", read)
 
 
 def run(arguments: Namespace) -> int:

@@ -153,10 +153,7 @@ def test_plan_wants_launches(module: Path, capsys: pytest.CaptureFixture[str]):
     module.write_text(STEP)
     for pipeline in ("plan", "fuse,plan"):
         error = refusal(capsys, module, "-p", pipeline)
-        assert (
-            error
-            == f"{module}:2:3: error: 'func.func' op step \"step\" is not linked: run link before plan\n"
-        )
+        assert error == f"{module}:2:3: error: 'func.func' op step \"step\" is not linked: run link before plan\n"
     assert main([str(module), "-p", "fuse,link,plan", "-o", os.devnull]) == 0
 
 
