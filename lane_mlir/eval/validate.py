@@ -360,8 +360,12 @@ def validate_pipeline(
     `between_passes` is called as xDSL's `PassPipeline` does.
 
     Raises: ValidationError for the first that changed a value, after writing its input to `folder` (the current one
-    unless given), with a line that says what to run.
+    unless given), with a line that says what to run; LaneError for a step that is linked already, of which nothing says
+    what its inputs are.
     """
+    linked = [op.sym_name.data for op in module.ops if isinstance(op, ScheduleOp)]
+    if linked and passes:
+        raise LaneError(f'step "{linked[0]}" is linked already: validation begins at a step of tg')
     around = (None, *passes, None)
     if between_passes is not None:
         between_passes(None, module, around[1])

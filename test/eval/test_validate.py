@@ -32,6 +32,7 @@ from lane_mlir.eval.step import the_step
 from lane_mlir.eval.validate import Unit, ValidationError, Validator, difference, validate_pipeline
 from lane_mlir.passes.fuse import FusePass
 from lane_mlir.passes.link import LinkPass
+from lane_mlir.passes.plan import PlanPass
 from lane_mlir.passes.prepare import number_ops
 
 Parse = Callable[[str], ModuleOp]
@@ -295,6 +296,14 @@ def test_a_form_that_nothing_runs_is_planned_at_the_end(ctx: Context, parse: Par
     with pytest.raises(ValidationError, match=r'^passes link, plan changed step "step"') as caught:
         validate_pipeline(ctx, parse(STEP), [FusePass(), WrongLink()], folder=tmp_path)
     assert "--pass-pipeline='link,plan'" in caught.value.reproducer.read_text()
+
+
+def test_what_is_linked_already_is_not_validated(ctx: Context, parse: Parse):
+    ctx.load_dialect(LAUNCH)
+    module = parse(STEP)
+    validate_pipeline(ctx, module, [LinkPass()])
+    with pytest.raises(LaneError, match=r'^step "step" is linked already: validation begins at a step of tg$'):
+        validate_pipeline(ctx, module, [PlanPass()])
 
 
 def test_the_rules_of_fuse_are_checked_one_by_one(ctx: Context, parse: Parse, tmp_path: Path):
