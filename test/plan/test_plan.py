@@ -47,8 +47,8 @@ FILLS = {
 def kernel_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of kernels that no measurement changes: what is tested is which are asked for, and what becomes of them."""
 
-    def rows_a_warp(fmt: Format, n: int, k: int, m: int) -> int:
-        return 1 if n < 2048 or m > 8 or n % 2 else 2 if n < 4096 or fmt is Format.F16 else 4
+    def rows_a_warp(fmt: Format, n: int, k: int, m: int, whole: int | None = None) -> int:
+        return 1 if n < 2048 or m > 8 or (whole or n) % 2 else 2 if n < 4096 or fmt is Format.F16 else 4
 
     def gemv_f32_parts(n: int, k: int, multiprocessors: int) -> int:
         return 10_000 * n + k + multiprocessors
@@ -152,14 +152,14 @@ PARTS = source("x", 1024) + (
 
 
 def test_rows_a_warp_of_several_products_fires_for_each() -> None:
-    schedule = planned(PARTS.format(n=2048))
+    schedule = planned(PARTS.format(n=1024))
     op = launch(schedule)
     assert isinstance(op, GemmPartsOp)
-    # The narrowest product decides.
-    assert op.per_warp.data == 2
+    # Their rows together decide, if as many a warp divide those of each.
+    assert op.per_warp.data == 4
     assert schedule.fired("rows_a_warp") == 3
-    narrow = planned(PARTS.format(n=1024))
-    assert narrow.fired("rows_a_warp") == 0
+    odd = planned(PARTS.format(n=1023))
+    assert odd.fired("rows_a_warp") == 0
 
 
 def test_rows_a_warp_of_a_folded_product() -> None:
