@@ -48,7 +48,7 @@ def _bind_undivided(op: NormOp, buffers: Buffers, source: Callable[[], Array], w
             np.multiply(s, np.float32(1) if w is None else w, values)
         if form is not None:
             root = root_mean_square(squares, cols, eps)
-            form.set(s / root if w is None else s / root * w)
+            form.set(rms_norm(s, w, float(eps)))
             for word in form.words:
                 word.d.reshape(rows, -1)[...] *= root
 

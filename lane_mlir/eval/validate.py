@@ -37,14 +37,16 @@ from lane_mlir.passes.prepare import number_ops
 from lane_mlir.universe import GRAPH_RULES
 
 TOLERANCES: Mapping[Numerics, float] = MappingProxyType(
-    {Numerics.DEQUANT: 1e-5, Numerics.INT8: 5e-3, Numerics.TWO_PASS_INT8: 5e-5}
+    {Numerics.DEQUANT: 1e-5, Numerics.INT8: 2e-2, Numerics.TWO_PASS_INT8: 5e-4}
 )
 """
 The relative L2 difference up to which two results are equal.
 
 dequant: sums of f32 in another order differ by about 1e-7 for each of the ten to a hundred products in a row. Under the
-others such a difference can move an activation over the edge between two integers: one step of int8 is 1/127 of the
-largest of its block, which is some 1e-3 of a row; the second word of two_pass_int8 takes up all but 1/254 of it.
+others such a difference moves an activation over the edge between two integers, one in thousands of the first word, a
+few in a thousand of the second: a step of int8 is 1/127 of the largest of its block, which is 1e-3 of a row of 256, a
+step of the second word 1/254 of that. What follows makes it up to ten times as large. On the tiny models the last
+division of a norm, done by the products that read it, is up to 6e-3 and 2e-4.
 """
 
 
