@@ -13,7 +13,9 @@ from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import CHIPS, DEFAULT_CHIP
 from lane_mlir.diagnostics import atomic_write, run_tool
 from lane_mlir.dialects.tg import Numerics, Precision, TargetAttr
-from lane_mlir.importers import DEFAULT_CONTEXT, MAX_SEQUENCES, import_step
+from lane_mlir.importers import import_step
+from lane_mlir.importers.model import DEFAULT_CONTEXT
+from lane_mlir.target import MAX_SEQUENCES
 from lane_mlir.tools.arguments import ArgumentParser
 
 

@@ -165,15 +165,16 @@ def _refuse_too_late(arguments: argparse.Namespace, schedules: Sequence[Schedule
 def _target(arguments: argparse.Namespace, known: TargetAttr | None) -> TargetAttr:
     """What the options say that the step is compiled for, else what is known, else the default."""
     from lane_mlir.dialects.tg import TargetAttr
-    from lane_mlir.runtime.compilation import make_target
+    from lane_mlir.target import make_target
 
     known = TargetAttr() if known is None else known
-    return make_target(
+    target = make_target(
         arguments.numerics or str(known.numerics.data),
         arguments.chip or known.chip.data,
         arguments.cache or str(known.cache.data),
         arguments.state or str(known.state.data),
     )
+    return TargetAttr.of(target)
 
 
 # --- tables ---

@@ -156,7 +156,7 @@ def _options_of_generation(arguments: argparse.Namespace) -> list[str]:
 def _refuse_too_many(option: str, count: int, writes_logits: bool) -> None:
     if count < 2:
         return
-    from lane_mlir.importers import MAX_SEQUENCES
+    from lane_mlir.target import MAX_SEQUENCES
 
     if writes_logits:
         raise UsageError(f"{option} is given {count} times, but --logits writes those of one text")

@@ -16,30 +16,7 @@ from xdsl.utils.str_enum import StrEnum
 from lane_mlir.chips import CHIPS
 from lane_mlir.diagnostics import unknown
 from lane_mlir.formats import Format
-
-
-class Numerics(StrEnum):
-    """
-    The arithmetic of products by weights in a block format.
-
-    - `dequant`: weights and activations in f32, the reference.
-    - `int8`: the activation as blocks of 32 int8 with one f32 scale, integer dot products.
-    - `two_pass_int8`: the activation as two such int8 words, the second of what the first leaves.
-
-    Norms, softmax, router and residual are f32 under each.
-    """
-
-    DEQUANT = "dequant"
-    INT8 = "int8"
-    TWO_PASS_INT8 = "two_pass_int8"
-
-
-class Precision(StrEnum):
-    """How an array of the step's state is stored."""
-
-    F32 = "f32"
-    F16 = "f16"
-    BF16 = "bf16"
+from lane_mlir.target import MAX_SEQUENCES, Numerics, Precision, Target
 
 
 class ArgumentKind(StrEnum):
@@ -207,9 +184,6 @@ class RowsAttr(Data[Format]):
             printer.print_string(str(self.data))
 
 
-MAX_SEQUENCES = 16
-"""Sequences of a step at most: the rows that the matrix-vector kernels take."""
-
 QUANTIZED_BLOCK = 32
 """Values that share a scale in a quantized activation."""
 
@@ -307,6 +281,11 @@ class TargetAttr(ParametrizedAttribute):
         state: Precision = Precision.F32,
     ):
         super().__init__(_ChipAttr(chip), NumericsAttr(numerics), _PrecisionAttr(cache), _PrecisionAttr(state))
+
+    @staticmethod
+    def of(target: Target) -> TargetAttr:
+        """A target as an attribute."""
+        return TargetAttr(target.chip, target.numerics, target.cache, target.state)
 
     @classmethod
     def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -47,6 +49,8 @@ class Checkpoint:
     path: Path
     metadata: Metadata = field(repr=False)
     tensors: Mapping[str, Tensor] = field(repr=False)
+    header: NDArray[np.uint8] = field(repr=False)
+    """The bytes before the tensors' data: metadata, and what tensors there are."""
     _used: set[str] = field(default_factory=set[str], repr=False)
 
     @staticmethod
@@ -63,12 +67,17 @@ class Checkpoint:
         metadata = Metadata(name, data.data, header.entries)
         _refuse_split(name, metadata)
         tensors = _tensors(name, data, header, metadata)
-        return Checkpoint(Path(name), metadata, MappingProxyType(tensors))
+        return Checkpoint(Path(name), metadata, MappingProxyType(tensors), data[: header.end])
 
     @property
     def architecture(self) -> str:
         """The family of the model, `general.architecture`; LaneError if the file does not say."""
         return self.metadata.required("general.architecture", str)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the header: equal for files of the same metadata and tensors, whatever their values."""
+        return hashlib.sha256(self.header.data).hexdigest()
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """The tensor of a name, of the given shape if one is given; LaneError naming both shapes otherwise."""

@@ -8,13 +8,11 @@ from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import GIB, chip
 from lane_mlir.diagnostics import LaneError, UsageError
 from lane_mlir.dialects.tg import MAX_SEQUENCES, TargetAttr
-from lane_mlir.importers.model import Model
+from lane_mlir.importers.model import DEFAULT_CONTEXT, Model
 from lane_mlir.importers.registry import importer_of
 from lane_mlir.importers.step import LogitRows, Step
 from lane_mlir.locations import verify
-
-DEFAULT_CONTEXT = 2048
-"""Positions that a step has room for, if its model was trained for as many."""
+from lane_mlir.target import MAX_SEQUENCES
 
 
 def import_step(

@@ -11,6 +11,9 @@ from typing import TypeVar, cast, overload
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.diagnostics import LaneError
 
+DEFAULT_CONTEXT = 2048
+"""Positions that a step has room for, if its model was trained for as many."""
+
 Value = TypeVar("Value", int, float, str, bool)
 
 _WITHOUT_EFFECT = frozenset(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lane_mlir.runtime.compilation import Recipe
 from lane_mlir.runtime.device import DEVICES, Device, Program
 from lane_mlir.runtime.generation import Finish, Generation
+from lane_mlir.runtime.recipe import Recipe
 from lane_mlir.runtime.step import Compiled, Progress, Step, Timing, load
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -12,40 +12,18 @@ from xdsl.universe import Universe
 from xdsl.utils.exceptions import DiagnosticException
 
 from lane_mlir.checkpoint import Checkpoint
-from lane_mlir.chips import DEFAULT_CHIP, chip
 from lane_mlir.diagnostics import LaneError, SourceError, UsageError, one_line, unknown
 from lane_mlir.dialects.launch import ScheduleOp
-from lane_mlir.dialects.tg import Numerics, Precision, TargetAttr
 from lane_mlir.dialects.tg.step import step_functions
-from lane_mlir.importers import import_step
 from lane_mlir.importers.step import LogitRows
 from lane_mlir.locations import OpFailedException, op_cause, place_of
 from lane_mlir.passes.fuse import ON_LAUNCHES, FusePass, Report, rule_names
 from lane_mlir.passes.link import LinkPass
 from lane_mlir.passes.plan import PlanPass
+from lane_mlir.runtime.recipe import Recipe
 
 STAGES = ("lifted", "fused", "linked", "planned")
 """The stages of a step, in order."""
-
-
-def make_target(
-    numerics: str = "dequant", chip_name: str = DEFAULT_CHIP, cache: str = "f32", state: str = "f32"
-) -> TargetAttr:
-    """
-    What a step is compiled for, from the names of the options.
-
-    Raises UsageError with the valid names for a numerics, chip or precision that does not exist.
-    """
-    if numerics not in (known := [str(n) for n in Numerics]):
-        raise UsageError(unknown("numerics", numerics, known))
-    for kind, name, precisions in (("cache", cache, ("f32", "f16")), ("state", state, ("f32", "bf16"))):
-        if name not in precisions:
-            raise UsageError(unknown(f"precision of the {kind}", name, precisions))
-    try:
-        chip(chip_name)
-    except LaneError as error:
-        raise UsageError(str(error)) from None
-    return TargetAttr(chip_name, Numerics(numerics), Precision(cache), Precision(state))
 
 
 def check_rules(rules: Sequence[str]) -> tuple[str, ...]:
@@ -56,42 +34,28 @@ def check_rules(rules: Sequence[str]) -> tuple[str, ...]:
     return tuple(rules)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that decides what a step becomes, but its rows and which logits it returns."""
+def lower(
+    module: ModuleOp, held: Sequence[str] = (), after_stage: Callable[[str, ModuleOp], None] | None = None
+) -> Mapping[str, Report]:
+    """
+    Take a module from wherever it is to planned, in place, without the rules that are held; what the rules decided on
+    each step, by its name: of one that is linked already, those that act on launches.
 
-    target: TargetAttr = field(default_factory=TargetAttr)
-    held: tuple[str, ...] = ()
-    context: int | None = None
-
-    def lift(self, checkpoint: Checkpoint, rows: int, logits: LogitRows, sequences: int = 1) -> ModuleOp:
-        """The lifted step of a checkpoint: of rows of one sequence, or of a row of each of several."""
-        return import_step(
-            checkpoint, rows=rows, context=self.context, sequences=sequences, logits=logits, target=self.target
-        )
-
-    def lower(
-        self, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None = None
-    ) -> Mapping[str, Report]:
-        """
-        Take a module from wherever it is to planned, in place; what the rules decided on each step, by its name: of one
-        that is linked already, those that act on launches.
-
-        `after_stage` is called with the name of each stage and the module as it stands then. Raises LaneError for
-        whatever a pass refuses.
-        """
-        context = Context()
-        with as_lane_error():
-            names = [func.sym_name.data for func in step_functions(module)]
-            reports = {name: each.report for name, each in zip(names, FusePass(self.held).run(module), strict=True)}
-            _stage_done("fused", module, after_stage)
-            LinkPass().apply(context, module)
-            _stage_done("linked", module, after_stage)
-            on_launches = PlanPass(tuple(rule for rule in self.held if rule in ON_LAUNCHES)).run(module)
-            _stage_done("planned", module, after_stage)
-        for name, report in on_launches.items():
-            reports.setdefault(name, Report()).extend(report)
-        return reports
+    `after_stage` is called with the name of each stage and the module as it stands then. Raises LaneError for whatever
+    a pass refuses.
+    """
+    context = Context()
+    with as_lane_error():
+        names = [func.sym_name.data for func in step_functions(module)]
+        reports = {name: each.report for name, each in zip(names, FusePass(tuple(held)).run(module), strict=True)}
+        _stage_done("fused", module, after_stage)
+        LinkPass().apply(context, module)
+        _stage_done("linked", module, after_stage)
+        on_launches = PlanPass(tuple(rule for rule in held if rule in ON_LAUNCHES)).run(module)
+        _stage_done("planned", module, after_stage)
+    for name, report in on_launches.items():
+        reports.setdefault(name, Report()).extend(report)
+    return reports
 
 
 def _stage_done(stage: str, module: ModuleOp, after_stage: Callable[[str, ModuleOp], None] | None) -> None:
@@ -125,6 +89,22 @@ def module_context() -> Context:
 def schedules(module: ModuleOp) -> list[ScheduleOp]:
     """The schedules of a linked or planned module, in order."""
     return [op for op in module.body.block.ops if isinstance(op, ScheduleOp)]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A planned step of a checkpoint, and the decisions that made it."""
+
+    schedule: ScheduleOp
+    report: Report
+
+
+def plan(recipe: Recipe, checkpoint: Checkpoint, rows: int, logits: LogitRows, sequences: int) -> Planned:
+    """Compile a step of a checkpoint."""
+    module = recipe.lift(checkpoint, rows, logits, sequences)
+    (report,) = recipe.lower(module).values()
+    (schedule,) = schedules(module)
+    return Planned(schedule, report)
 
 
 def stages(recipe: Recipe, lifted: ModuleOp) -> Mapping[str, ModuleOp]:

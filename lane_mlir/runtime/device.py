@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.diagnostics import LaneError, UsageError, unknown
-from lane_mlir.dialects.launch import ScheduleOp
+from lane_mlir.runtime.recipe import StepIdentity
+
+if TYPE_CHECKING:
+    from lane_mlir.dialects.launch import ScheduleOp
 
 DEVICES: Sequence[str] = ("auto", "cpu", "cuda")
 """The names of devices: `auto` is the GPU where there is one that we can drive, else the CPU."""
@@ -94,6 +97,15 @@ class Device(Protocol):
 
     def reset(self) -> None:
         """Set all state to zero: nothing has been read yet."""
+        ...
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A device that keeps what steps become from one process to the next."""
+
+    def compile_kept(self, what: StepIdentity, plan: Callable[[], ScheduleOp]) -> Program:
+        """`compile`, where the step is planned only if it is not kept."""
         ...
 
 

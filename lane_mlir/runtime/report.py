@@ -16,7 +16,7 @@ from lane_mlir.dialects.tg import TargetAttr
 from lane_mlir.dialects.tg.step import step_functions, target_of
 from lane_mlir.passes.forms import COMPOSITES, composites, locations
 from lane_mlir.passes.fuse import ON_LAUNCHES, Decision, Outcome, Report, rule_names
-from lane_mlir.runtime.compilation import Recipe, schedules
+from lane_mlir.runtime.compilation import lower, schedules
 
 SCHEMA = 1
 """Version of the JSON form; it grows when a field changes its meaning or goes."""
@@ -133,7 +133,7 @@ def report_steps(module: ModuleOp, held: Sequence[str] = ()) -> list[StepReport]
             realized.update({func.sym_name.data: composites(func) for func in step_functions(module)})
 
     if not any(schedule.arena is not None for schedule in schedules(module)):
-        reports = Recipe(target_of(module), tuple(held)).lower(module, count)
+        reports = lower(module, held, count)
     found = schedules(module)
     if not found:
         raise LaneError("the module has no step: neither a function of the tensor graph nor a schedule")

@@ -5,29 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from xdsl.dialects.builtin import ModuleOp
 
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import DEFAULT_CHIP
 from lane_mlir.diagnostics import LaneError, UsageError
-from lane_mlir.dialects.launch import ScheduleOp
-from lane_mlir.importers import DEFAULT_CONTEXT, MAX_SEQUENCES
-from lane_mlir.importers.model import Model
-from lane_mlir.importers.step import LogitRows
-from lane_mlir.passes.fuse import Report
+from lane_mlir.importers.model import DEFAULT_CONTEXT, Model
 from lane_mlir.runtime.batch import Shares, decode_together
-from lane_mlir.runtime.compilation import Recipe, check_rules, make_target, schedules, stages
 from lane_mlir.runtime.device import (
     LOGITS,
     NEXT_ID,
     Batching,
     Device,
+    Keeping,
     Program,
     Progress,
     SelfContinuing,
@@ -36,7 +32,17 @@ from lane_mlir.runtime.device import (
     silent,
 )
 from lane_mlir.runtime.generation import Generation
+from lane_mlir.runtime.recipe import Recipe, StepIdentity
+from lane_mlir.target import MAX_SEQUENCES, make_target
 from lane_mlir.text import Sampler, Tokenizer
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from lane_mlir.dialects.launch import ScheduleOp
+    from lane_mlir.importers.step import LogitRows
+    from lane_mlir.passes.fuse import Report
+    from lane_mlir.runtime.compilation import Planned
 
 DEFAULT_CHUNK = 64
 """Rows of a chunk of a prompt, at most."""
@@ -45,24 +51,32 @@ DEFAULT_CHUNK = 64
 @dataclass(frozen=True, eq=False)
 class Compiled:
     """
-    A step compiled for a number of rows, or for one of each of several sequences: its planned schedule, the decisions
-    that made it, and what runs it.
+    A step compiled for a number of rows, or for one of each of several sequences: what runs it, its planned schedule,
+    and the decisions that made it.
 
     `logits` says whether the logits of all its rows are computed or of the last. `modules` is the IR of every stage
-    (lifted, fused, linked, planned), made again when asked for.
+    (lifted, fused, linked, planned). What a device had kept from before is compiled when the schedule, the decisions or
+    the IR are asked for.
     """
 
     rows: int
     logits: LogitRows
     sequences: int
-    schedule: ScheduleOp
-    report: Report
     program: Program = field(repr=False)
-    _lift: Callable[[], Mapping[str, ModuleOp]] = field(repr=False)
+    _plan: Callable[[], Planned] = field(repr=False)
+    _stages: Callable[[], Mapping[str, ModuleOp]] = field(repr=False)
+
+    @property
+    def schedule(self) -> ScheduleOp:
+        return self._plan().schedule
+
+    @property
+    def report(self) -> Report:
+        return self._plan().report
 
     @cached_property
     def modules(self) -> Mapping[str, ModuleOp]:
-        return self._lift()
+        return self._stages()
 
 
 @dataclass
@@ -147,19 +161,30 @@ class Step:
         return self.compiled().schedule
 
     def _compile(self, rows: int, logits: LogitRows, sequences: int) -> Compiled:
-        of = f" of {sequences} sequences" if sequences > 1 else ""
-        self.progress(f"compiling the step{of}" if rows == 1 else f"compiling a chunk of {rows} rows")
-        recipe, checkpoint = self._recipe, self.checkpoint
+        recipe, checkpoint, progress = self._recipe, self.checkpoint, self.progress
 
-        def lift() -> ModuleOp:
-            return recipe.lift(checkpoint, rows, logits, sequences)
+        @cache
+        def planned() -> Planned:
+            # What was kept needs no compiler.
+            from lane_mlir.runtime.compilation import plan
 
-        module = lift()
-        (report,) = recipe.lower(module).values()
-        (schedule,) = schedules(module)
-        self.progress(f"preparing the weights on {self.device.name}")
-        program = self.device.compile(schedule)
-        return Compiled(rows, logits, sequences, schedule, report, program, lambda: stages(recipe, lift()))
+            of = f" of {sequences} sequences" if sequences > 1 else ""
+            progress(f"compiling the step{of}" if rows == 1 else f"compiling a chunk of {rows} rows")
+            made = plan(recipe, checkpoint, rows, logits, sequences)
+            progress(f"preparing the weights on {self.device.name}")
+            return made
+
+        def each_stage() -> Mapping[str, ModuleOp]:
+            from lane_mlir.runtime.compilation import stages
+
+            return stages(recipe, recipe.lift(checkpoint, rows, logits, sequences))
+
+        if isinstance(self.device, Keeping):
+            what = StepIdentity(checkpoint.digest, recipe, rows, logits, sequences)
+            program = self.device.compile_kept(what, lambda: planned().schedule)
+        else:
+            program = self.device.compile(planned().schedule)
+        return Compiled(rows, logits, sequences, program, planned, each_stage)
 
     # --- running ---
 
@@ -408,10 +433,19 @@ def load(
     Steps are compiled when they are first needed. Raises LaneError, of one line, for a file that is no sound
     checkpoint of a supported family, and for an option that names nothing.
     """
-    recipe = Recipe(make_target(numerics, chip, cache, state), check_rules(held), context)
+    recipe = Recipe(make_target(numerics, chip, cache, state), _checked_rules(held), context)
     checkpoint = Checkpoint.open(path)
     made = open_device(device, checkpoint, progress) if isinstance(device, str) else device(checkpoint)
     return Step(checkpoint, recipe, made, chunk=chunk, progress=progress)
+
+
+def _checked_rules(held: Sequence[str]) -> tuple[str, ...]:
+    if not held:
+        return ()
+    # It takes the rules to know their names.
+    from lane_mlir.runtime.compilation import check_rules
+
+    return check_rules(held)
 
 
 def _context(model: Model, context: int | None) -> int:

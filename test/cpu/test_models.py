@@ -14,10 +14,13 @@ from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.cpu import CpuProgram, Memory, run_schedule
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import ScheduleOp, TensorAttr
+from lane_mlir.dialects.tg import TargetAttr
 from lane_mlir.eval import CheckpointWeights, make_arguments, run_step
 from lane_mlir.eval.step import the_step
 from lane_mlir.formats import StoredTensor
-from lane_mlir.runtime.compilation import Recipe, make_target, schedules
+from lane_mlir.runtime.compilation import schedules
+from lane_mlir.runtime.recipe import Recipe
+from lane_mlir.target import make_target
 
 CONTEXT = 96
 NAMES = ("llama-f32", "llama-Q4_K_M", "qwen3-Q8_0")
@@ -126,7 +129,7 @@ def test_whatever_must_not_be_read_is_not(checkpoint: Checkpoint, oracle: dict[s
 def test_equals_the_evaluated_step(checkpoint: Checkpoint, numerics: str, precision: str, rows: int):
     how = recipe(numerics, precision)
     func = the_step(how.lift(checkpoint, rows, "all"))
-    weights, target = CheckpointWeights(checkpoint), how.target
+    weights, target = CheckpointWeights(checkpoint), TargetAttr.of(how.target)
     evaluated, executed = (make_arguments(func, target) for _ in range(2))
     schedule, memory = compile_step(how, checkpoint, rows), Memory(checkpoint)
     for step, tokens in enumerate(np.random.default_rng(3).integers(0, 128, (3, rows))):

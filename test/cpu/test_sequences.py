@@ -12,7 +12,9 @@ from lane_mlir.cpu import CpuProgram, Memory
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import DType, ScheduleOp
 from lane_mlir.dialects.tg import ArgAttr, ArgumentKind
-from lane_mlir.runtime.compilation import Recipe, make_target, schedules
+from lane_mlir.runtime.compilation import schedules
+from lane_mlir.runtime.recipe import Recipe
+from lane_mlir.target import make_target
 
 CONTEXT = 16
 

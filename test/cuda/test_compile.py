@@ -18,7 +18,8 @@ from lane_mlir.cuda.printer import print_unit
 from lane_mlir.cuda.source import self_contained
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import ScheduleOp
-from lane_mlir.runtime.compilation import Recipe, make_target
+from lane_mlir.runtime.recipe import Recipe
+from lane_mlir.target import make_target
 
 MODELS = sorted((Path(__file__).parent.parent / "data" / "models").glob("*.gguf"))
 NUMERICS = ("dequant", "int8", "two_pass_int8")

@@ -16,7 +16,8 @@ from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.cuda.compile import CompileOptions, compile_unit
 from lane_mlir.cuda.printer import print_unit
 from lane_mlir.dialects.launch import ScheduleOp
-from lane_mlir.runtime.compilation import Recipe, make_target
+from lane_mlir.runtime.recipe import Recipe
+from lane_mlir.target import make_target
 
 MODELS = Path(__file__).parent.parent / "data" / "models"
 

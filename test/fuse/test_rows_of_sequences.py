@@ -11,7 +11,8 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects import tg
 from lane_mlir.dialects.launch import MoeOp, QuantOp, SetRowOp
-from lane_mlir.runtime.compilation import Recipe, schedules
+from lane_mlir.runtime.compilation import schedules
+from lane_mlir.runtime.recipe import Recipe
 
 Fuse = Callable[..., Any]
 
@@ -225,7 +226,7 @@ def test_rows_of_a_result_are_computed_as_a_whole(lift: Any, rewrite: Any, rule:
 @pytest.mark.parametrize("numerics", ["dequant", "int8"])
 def test_products_of_a_batch_say_so(models: Any, numerics: str):
     from lane_mlir.checkpoint import Checkpoint
-    from lane_mlir.runtime.compilation import make_target
+    from lane_mlir.target import make_target
 
     module = (recipe := Recipe(make_target(numerics), (), 16)).lift(
         Checkpoint.open(models / "deepseek2-moe-Q4_K_M.gguf"), 1, "last", 3

@@ -64,7 +64,7 @@ def edited(
     values = {key: value for key, value in values.items() if key.removeprefix(f"{new}.") not in without_keys}
     kept = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in without_tensors}
     all_tensors = MappingProxyType(kept | dict(tensors or {}))
-    return Checkpoint(checkpoint.path, metadata_of(checkpoint.path, values), all_tensors)
+    return Checkpoint(checkpoint.path, metadata_of(checkpoint.path, values), all_tensors, checkpoint.header)
 
 
 def stored(name: str, *shape: int) -> dict[str, Tensor]:
@@ -104,7 +104,7 @@ def tiny(name: str) -> Checkpoint:
     checkpoint = Checkpoint.open(MODELS / f"{name}.gguf")
     metadata = checkpoint.metadata
     values = {key: metadata.value(key) for key in metadata if not key.startswith("tokenizer.")}
-    return Checkpoint(checkpoint.path, metadata_of(checkpoint.path, values), checkpoint.tensors)
+    return Checkpoint(checkpoint.path, metadata_of(checkpoint.path, values), checkpoint.tensors, checkpoint.header)
 
 
 def qwen2moe() -> Checkpoint:

@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.cpu import Memory, run_schedule
 from lane_mlir.dialects.launch import DType, LaunchOp, NumberAttr, ScheduleOp, Touch, buffer_of
+from lane_mlir.dialects.tg import Numerics, TargetAttr
 from lane_mlir.eval import CheckpointWeights, run_step
 from lane_mlir.eval.inputs import StepInputs
 from lane_mlir.eval.step import the_step
 from lane_mlir.locations import OpFailedException
 from lane_mlir.passes.plan import check, plan, sequences
 from lane_mlir.passes.plan.spans import Spans
-from lane_mlir.runtime.compilation import Recipe, make_target, schedules
+from lane_mlir.runtime.compilation import schedules
+from lane_mlir.runtime.recipe import Recipe
+from lane_mlir.target import make_target
 
 MODELS = Path(__file__).parent.parent / "data" / "models"
 CONTEXT = 16
@@ -69,8 +72,8 @@ def relative(got: NDArray[Any], want: NDArray[Any]) -> float:
 )
 def test_values_are_those_of_the_lifted_step(name: str, count: int, numerics: str, held: tuple[str, ...]):
     """Outputs and all state, at positions of their own, caches beyond them poisoned."""
-    target = make_target(numerics)
-    func = the_step(Recipe(target, (), CONTEXT).lift(checkpoint(name), 1, "last", count))
+    target = TargetAttr(numerics=Numerics(numerics))
+    func = the_step(Recipe(make_target(numerics), (), CONTEXT).lift(checkpoint(name), 1, "last", count))
     schedule = compiled(name, count, numerics, held)
     assert (schedule.fired("sequences") > 0) == ("sequences" not in held)
     memory, inputs = Memory(checkpoint(name)), StepInputs.of(func)

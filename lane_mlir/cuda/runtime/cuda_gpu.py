@@ -126,7 +126,7 @@ class CudaGpu:
         return np.frombuffer(memoryview(memory), np.uint8)
 
     def load(self, source: Source) -> Mapping[str, KernelHandle]:
-        with _cache() as cache:
+        with self.programs() as cache:
             cubin = self._compile(source, cache)
             try:
                 return self._kernels(source, cubin)
@@ -135,6 +135,18 @@ class CudaGpu:
                     raise
                 # What the cache kept is damaged.
                 return self._kernels(source, self._compile(source, replacing(cache)))
+
+    @contextmanager
+    def programs(self) -> Generator[Any]:
+        with ExitStack() as stack:
+            try:
+                cache = stack.enter_context(program_cache())
+            except LaneError:
+                if os.environ.get("LANE_CUDA_CACHE") is not None:
+                    raise
+                # Its own place cannot be written, and nobody named another.
+                cache = None
+            yield cache
 
     def _compile(self, source: Source, cache: Any) -> bytes:
         return compile_unit(source.text, CompileOptions(self.chip.arch), name=source.name, cache=cache)
@@ -256,19 +268,6 @@ class CudaStream:
 def architecture(major: int, minor: int) -> str:
     """NVRTC's name of the architecture of a compute capability; of 9.0 the one with Hopper's own instructions."""
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
-
-
-@contextmanager
-def _cache() -> Generator[Any]:
-    """The cache of compiled programs; none where its own place cannot be written and nobody named another."""
-    with ExitStack() as stack:
-        try:
-            cache = stack.enter_context(program_cache())
-        except LaneError:
-            if os.environ.get("LANE_CUDA_CACHE") is not None:
-                raise
-            cache = None
-        yield cache
 
 
 def replacing(cache: Any) -> Any:

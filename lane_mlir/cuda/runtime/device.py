@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.cuda.runtime import kept
 from lane_mlir.cuda.runtime.cuda_gpu import open_gpu
 from lane_mlir.cuda.runtime.errors import DriverError, OutOfMemory, too_large
 from lane_mlir.cuda.runtime.executable import Executable
@@ -20,6 +21,7 @@ from lane_mlir.cuda.runtime.state import State
 from lane_mlir.cuda.runtime.weights import Tensors, Weights
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.runtime.device import Progress, silent
+from lane_mlir.runtime.recipe import StepIdentity
 
 if TYPE_CHECKING:
     from lane_mlir.dialects.launch import ScheduleOp
@@ -69,6 +71,23 @@ class CudaDevice:
         from lane_mlir.cuda.lowering import Lowering
 
         return self.prepare(Lowering(schedule, self.gpu.chip).executable)
+
+    def compile_kept(self, what: StepIdentity, plan: Callable[[], ScheduleOp]) -> CudaProgram:
+        """
+        `compile`, where what the step became before is kept beside its compiled kernels, and then not planned again.
+
+        Raises: as `compile`.
+        """
+        key = kept.key_of(what, self.gpu.chip)
+        with self.gpu.programs() as programs:
+            executable = kept.find(programs, key)
+        if executable is None:
+            from lane_mlir.cuda.lowering import Lowering
+
+            executable = Lowering(plan(), self.gpu.chip).executable
+            with self.gpu.programs() as programs:
+                kept.keep(programs, key, executable)
+        return self.prepare(executable)
 
     def prepare(self, executable: Executable) -> CudaProgram:
         """

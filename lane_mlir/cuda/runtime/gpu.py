@@ -7,7 +7,8 @@ implementation of it on the host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -18,6 +19,8 @@ from lane_mlir.chips import Chip
 
 HostArray: TypeAlias = NDArray[Any]
 Bytes: TypeAlias = NDArray[np.uint8]
+
+Programs: TypeAlias = MutableMapping[bytes, bytes]
 
 PLACE_ALIGNMENT = 256
 """Bytes to whose multiples places in device memory begin: what the widest loads and the planes of weights need."""
@@ -163,6 +166,10 @@ class Gpu(Protocol):
 
     def load(self, source: Source) -> Mapping[str, KernelHandle]:
         """Compile and load a unit. Raises LaneError if it cannot be compiled, DriverError if it cannot be loaded."""
+        ...
+
+    def programs(self) -> AbstractContextManager[Programs | None]:
+        """What is kept of what was compiled, by key, for all processes; None if there is no place to keep it."""
         ...
 
     def event(self, *, timed: bool = False) -> Event: ...

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -23,7 +24,8 @@ from lane_mlir.cuda.runtime.weights import GivenTensors
 from lane_mlir.cuda.source import self_contained
 from lane_mlir.dialects.launch import ScheduleOp
 from lane_mlir.formats import Format
-from lane_mlir.runtime.compilation import Recipe, module_context, schedules
+from lane_mlir.runtime.compilation import module_context, schedules
+from lane_mlir.runtime.recipe import Recipe
 
 CONTEXT, VOCABULARY, WIDTH = 24, 96, 256
 
@@ -127,6 +129,7 @@ class HostGpu:
     launched: list[KernelLaunch] = field(default_factory=list)
     graph_sizes: list[int] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
+    kept: Any = None
 
     def __post_init__(self) -> None:
         self.compute, self.copies = HostStream(self), HostStream(self)
@@ -156,6 +159,10 @@ class HostGpu:
             )
         library = self.emulator.compiled(self_contained(source.text, source.name) + "".join(entries))
         return {symbol: HostKernel(symbol, _runner(library, symbol)) for symbol in source.kernels}
+
+    @contextmanager
+    def programs(self) -> Generator[Any]:
+        yield self.kept
 
     def event(self, *, timed: bool = False) -> HostEvent:
         return HostEvent()

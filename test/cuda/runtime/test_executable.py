@@ -11,7 +11,9 @@ from lane_mlir.chips import chip
 from lane_mlir.cuda.lowering import Lowering
 from lane_mlir.cuda.runtime.executable import Executable, Region, executable_of
 from lane_mlir.rope import RopeTable
-from lane_mlir.runtime.compilation import Recipe, make_target, schedules
+from lane_mlir.runtime.compilation import schedules
+from lane_mlir.runtime.recipe import Recipe
+from lane_mlir.target import make_target
 
 MODELS = Path(__file__).parents[2] / "data" / "models"
 

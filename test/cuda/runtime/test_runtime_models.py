@@ -34,6 +34,27 @@ def cpu(models: Path) -> Step:
     return load(models, "cpu")
 
 
+def test_a_step_that_was_kept(models: Path, new_gpu: Callable[..., Any], cuda: Step, monkeypatch: pytest.MonkeyPatch):
+    """It runs without being compiled; its schedule and the decisions are compiled when they are asked for."""
+    programs, want = dict[bytes, bytes](), list(cuda.generate_ids(PROMPTS[0], 7))
+
+    def emulated(checkpoint: Checkpoint) -> CudaDevice:
+        return CudaDevice(checkpoint, new_gpu(kept=programs))
+
+    assert list(load(models, emulated).generate_ids(PROMPTS[0], 7)) == want
+    assert len(programs) == 2
+
+    def refuse(*what: object) -> None:
+        raise AssertionError("a step is compiled again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lane_mlir.runtime.compilation.plan", refuse)
+        step = load(models, emulated)
+        assert list(step.generate_ids(PROMPTS[0], 7)) == want
+    assert step.report.counts() == cuda.report.counts()
+    assert str(step.schedule) == str(cuda.schedule)
+
+
 def test_greedy_tokens(cuda: Step, cpu: Step):
     for prompt in PROMPTS:
         assert list(cuda.generate_ids(prompt, 7)) == list(cpu.generate_ids(prompt, 7))

@@ -1,0 +1,73 @@
+"""
+Compiled steps that are kept from one process to the next, beside the kernels that cuda.core's program cache keeps.
+
+A step is found again by everything that it comes from: this package's own sources, the checkpoint's header, what the
+step is compiled for, and the card. The cache writes entries whole and bounds their size; what was damaged does not have
+the digest that stands before it, and is compiled again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from lane_mlir.chips import Chip
+from lane_mlir.cuda.runtime.executable import Executable, executable_of
+from lane_mlir.cuda.runtime.gpu import Programs
+from lane_mlir.runtime.recipe import StepIdentity
+
+_PACKAGES = ("lane_mlir", "lane_mlir.dialects", "lane_mlir.passes")
+"""Where the sources are that decide what a step becomes; in a clone not all of them lie in one folder."""
+
+_DIGEST = 32
+
+
+def key_of(what: StepIdentity, chip: Chip) -> bytes:
+    """The key of a step that is compiled for a card."""
+    inputs = {"step": asdict(what), "chip": asdict(chip), "sources": sources_digest(), "xdsl": version("xdsl")}
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).digest()
+
+
+def find(programs: Programs | None, key: bytes) -> Executable | None:
+    """The step of a key; None if it is not kept, or damaged."""
+    if programs is None:
+        return None
+    entry = programs.get(key, b"")
+    digest, text = entry[:_DIGEST], entry[_DIGEST:]
+    if hashlib.sha256(text).digest() != digest:
+        return None
+    return executable_of(text.decode())
+
+
+def keep(programs: Programs | None, key: bytes, executable: Executable) -> None:
+    """Keep a step; that there is no room for it is no error."""
+    if programs is None:
+        return
+    text = executable.json().encode()
+    with suppress(OSError):
+        programs[key] = hashlib.sha256(text).digest() + text
+
+
+@cache
+def sources_digest() -> str:
+    """A digest of this package's sources."""
+    digest = hashlib.sha256()
+    for file in sorted(source_files()):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def source_files() -> Iterator[Path]:
+    """The files of this package that decide what a step becomes."""
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations if spec is not None else None) or ():
+            for pattern in ("*.py", "*.cuh"):
+                yield from Path(folder).rglob(pattern)
