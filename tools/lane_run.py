@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lane_mlir.diagnostics import LaneError, UsageError, atomic_write, reason, run_tool
+from lane_mlir.timeline import mark, phase
 from lane_mlir.tools.arguments import ArgumentParser, names
 from lane_mlir.tools.progress import ProgressLine
 
@@ -165,7 +166,8 @@ def _refuse_too_many(option: str, count: int, writes_logits: bool) -> None:
 
 
 def _load(arguments: argparse.Namespace, progress: ProgressLine) -> Step:
-    from lane_mlir.runtime import load
+    with phase("importing the runtime"):
+        from lane_mlir.runtime import load
 
     return load(
         arguments.model,
@@ -272,6 +274,7 @@ def _print_pieces(pieces: Iterator[str], before_first: Callable[[], None]) -> No
     try:
         for i, piece in enumerate(pieces):
             if i == 0:
+                mark("the first text")
                 before_first()
             sys.stdout.write(piece)
             sys.stdout.flush()

@@ -35,6 +35,7 @@ from lane_mlir.runtime.generation import Generation
 from lane_mlir.runtime.recipe import Recipe, StepIdentity
 from lane_mlir.target import MAX_SEQUENCES, make_target
 from lane_mlir.text import Sampler, Tokenizer
+from lane_mlir.timeline import phase
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -170,7 +171,8 @@ class Step:
 
             of = f" of {sequences} sequences" if sequences > 1 else ""
             progress(f"compiling the step{of}" if rows == 1 else f"compiling a chunk of {rows} rows")
-            made = plan(recipe, checkpoint, rows, logits, sequences)
+            with phase(f"planning a step of {rows} rows" if rows > 1 else "planning the step"):
+                made = plan(recipe, checkpoint, rows, logits, sequences)
             progress(f"preparing the weights on {self.device.name}")
             return made
 
@@ -434,8 +436,10 @@ def load(
     checkpoint of a supported family, and for an option that names nothing.
     """
     recipe = Recipe(make_target(numerics, chip, cache, state), _checked_rules(held), context)
-    checkpoint = Checkpoint.open(path)
-    made = open_device(device, checkpoint, progress) if isinstance(device, str) else device(checkpoint)
+    with phase("opening the checkpoint"):
+        checkpoint = Checkpoint.open(path)
+    with phase("opening the device"):
+        made = open_device(device, checkpoint, progress) if isinstance(device, str) else device(checkpoint)
     return Step(checkpoint, recipe, made, chunk=chunk, progress=progress)
 
 

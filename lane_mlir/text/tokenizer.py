@@ -12,6 +12,7 @@ from lane_mlir.diagnostics import LaneError
 from lane_mlir.text.byte_pairs import BytePairs, pre_tokenizer
 from lane_mlir.text.sentence_piece import SentencePieces
 from lane_mlir.text.vocabulary import PREFIX, TokenType, Vocabulary, special_id
+from lane_mlir.timeline import phase
 
 _BYTE_PAIRS = "gpt2"
 _SENTENCE_PIECE = "llama"
@@ -145,6 +146,10 @@ class Tokenizer:
 
     @cached_property
     def _model(self) -> Model:
+        with phase("building the tokenizer"):
+            return self._built()
+
+    def _built(self) -> Model:
         if self._words is not None:
             return BytePairs(self.vocabulary, self._metadata, self._words)
         unknown = special_id(self._where, self._metadata, "unknown_token_id", len(self.vocabulary.tokens))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lane_mlir.cuda.runtime.gpu import Event, Gpu, Graph, KernelLaunch, Signature, Slab, Source
 from lane_mlir.cuda.runtime.options import Options
+from lane_mlir.timeline import phase
 
 _SYMBOL = "record_tokens"
 _PARAMETERS = ("const int* const*", "int", "int*", "u32*")
@@ -77,7 +78,8 @@ class RunAhead:
     def graph(self, steps: int) -> Graph:
         """A number of steps as one graph."""
         if steps not in self._graphs:
-            self._graphs[steps] = self._gpu.capture(self._step * steps)
+            with phase(f"making a graph of {steps * len(self._step)} launches"):
+                self._graphs[steps] = self._gpu.capture(self._step * steps)
         return self._graphs[steps]
 
     def run(self, count: int, queued: Callable[[int], object]) -> Iterator[list[int]]:

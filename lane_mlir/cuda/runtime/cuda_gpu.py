@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,6 +17,7 @@ from lane_mlir.cuda.compile import CompileOptions, compile_unit, cuda_module, pr
 from lane_mlir.cuda.runtime.errors import DriverError, driver_error
 from lane_mlir.cuda.runtime.gpu import Bytes, HostArray, KernelHandle, KernelLaunch, Signature, Source
 from lane_mlir.diagnostics import LaneError
+from lane_mlir.timeline import phase
 
 OLDEST_CAPABILITY = (8, 0)
 """The oldest compute capability that the kernels run on: they copy asynchronously into shared memory."""
@@ -35,16 +37,19 @@ def open_gpu(ordinal: int = 0) -> CudaGpu:
     """
     from lane_mlir.runtime.device import has_driver
 
-    cuda_module("cuda.core")
-    driver = cuda_module("cuda.bindings.driver")
+    with phase("importing cuda.core"):
+        cuda_module("cuda.core")
+        driver = cuda_module("cuda.bindings.driver")
     # Asked for once and first: cuda.core does not stand being used where there is no driver.
     if not has_driver():
         raise LaneError(f"no driver for NVIDIA GPUs is installed: {_DRIVER_PACKAGE}")
     _expect_driver(driver)
-    count = _expect_card(driver)
+    with phase("starting the driver"):
+        count = _expect_card(driver)
     if not 0 <= ordinal < count:
         raise LaneError(f"there is no GPU {ordinal}: the driver sees {count}, counted from 0")
-    return CudaGpu(ordinal)
+    with phase("opening the card"):
+        return CudaGpu(ordinal)
 
 
 def _expect_driver(driver: Any) -> None:
@@ -83,6 +88,8 @@ class CudaGpu:
         self.name: str = self._device.name
         # A kernel may still run when nobody holds it any more.
         self._modules: list[Any] = []
+        # One thread: NVRTC compiles one unit at a time, and lets Python go on meanwhile.
+        self._compiler = ThreadPoolExecutor(1, "nvrtc")
         self.chip = self._chip()
         options = self._core.StreamOptions(nonblocking=True)
         self.compute = CudaStream(self._core, self._driver, self._device.create_stream(options=options))
@@ -126,15 +133,26 @@ class CudaGpu:
         return np.frombuffer(memoryview(memory), np.uint8)
 
     def load(self, source: Source) -> Mapping[str, KernelHandle]:
-        with self.programs() as cache:
-            cubin = self._compile(source, cache)
+        return self.begin(source)()
+
+    def begin(self, source: Source) -> Callable[[], Mapping[str, KernelHandle]]:
+        cubin = self._compiler.submit(self._compiled, source)
+        return lambda: self._loaded(source, cubin.result())
+
+    def _compiled(self, source: Source) -> bytes:
+        with phase(f"compiling {source.name}"), self.programs() as cache:
+            return self._compile(source, cache)
+
+    def _loaded(self, source: Source, cubin: bytes) -> Mapping[str, KernelHandle]:
+        with phase(f"loading the kernels of {source.name}"):
             try:
                 return self._kernels(source, cubin)
             except DriverError:
-                if cache is None:
-                    raise
-                # What the cache kept is damaged.
-                return self._kernels(source, self._compile(source, replacing(cache)))
+                with self.programs() as cache:
+                    if cache is None:
+                        raise
+                    # What the cache kept is damaged.
+                    return self._kernels(source, self._compile(source, replacing(cache)))
 
     @contextmanager
     def programs(self) -> Generator[Any]:

@@ -22,6 +22,7 @@ from lane_mlir.cuda.runtime.weights import Tensors, Weights
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.runtime.device import Progress, silent
 from lane_mlir.runtime.recipe import StepIdentity
+from lane_mlir.timeline import phase
 
 if TYPE_CHECKING:
     from lane_mlir.dialects.launch import ScheduleOp
@@ -78,13 +79,14 @@ class CudaDevice:
 
         Raises: as `compile`.
         """
-        key = kept.key_of(what, self.gpu.chip)
-        with self.gpu.programs() as programs:
+        with phase("looking for the compiled step"), self.gpu.programs() as programs:
+            key = kept.key_of(what, self.gpu.chip)
             executable = kept.find(programs, key)
         if executable is None:
             from lane_mlir.cuda.lowering import Lowering
 
-            executable = Lowering(plan(), self.gpu.chip).executable
+            with phase("compiling the step to kernels"):
+                executable = Lowering(plan(), self.gpu.chip).executable
             with self.gpu.programs() as programs:
                 kept.keep(programs, key, executable)
         return self.prepare(executable)
@@ -96,12 +98,14 @@ class CudaDevice:
         Raises: LaneError for a step that does not fit into device memory.
         """
         placement = Placement(executable, self.weights, self.state)
-        self._allocate(placement)
+        with phase("allocating device memory"):
+            self._allocate(placement)
+        kernels = self.gpu.begin(executable.source)
         self._load(placement)
         ordinal = len(self._steps)
         self._steps.append(executable)
         with self.reporting():
-            return CudaProgram(self, executable, placement, ordinal)
+            return CudaProgram(self, executable, placement, kernels(), ordinal)
 
     def reset(self) -> None:
         """Set all state to zero: nothing has been read yet."""
@@ -140,8 +144,9 @@ class CudaDevice:
         if not arrival.offsets:
             return
         done, total, started = 0, arrival.copied, time.perf_counter()
-        for size in self.weights.load(arrival):
-            done += size
-            self._progress(f"loading the weights onto {self.name}", done, total)
+        with phase(f"loading {total / 1e9:.2f} GB of weights"):
+            for size in self.weights.load(arrival):
+                done += size
+                self._progress(f"loading the weights onto {self.name}", done, total)
         self.loaded_bytes += done
         self.loading_seconds += time.perf_counter() - started

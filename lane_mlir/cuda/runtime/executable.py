@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from xdsl.utils.str_enum import StrEnum
 
-from lane_mlir.cuda.runtime.gpu import Signature
+from lane_mlir.cuda.runtime.gpu import Signature, Source
 from lane_mlir.cuda.runtime.weights import Stored, Weight
 from lane_mlir.formats import Format, StoredTensor
 from lane_mlir.rope import RopeScaling, RopeTable
@@ -145,6 +145,12 @@ class Executable:
     arena: int
     scratch: int
     counters: int
+
+    @property
+    def source(self) -> Source:
+        """The unit as it is loaded."""
+        kernels = {symbol: form.signature for symbol, form in self.kernels.items()}
+        return Source(f"{self.name}.cu", self.text, kernels)
 
     def json(self) -> str:
         """The step as JSON, of which `executable_of` makes it again."""

@@ -7,7 +7,7 @@ implementation of it on the host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -166,6 +166,10 @@ class Gpu(Protocol):
 
     def load(self, source: Source) -> Mapping[str, KernelHandle]:
         """Compile and load a unit. Raises LaneError if it cannot be compiled, DriverError if it cannot be loaded."""
+        ...
+
+    def begin(self, source: Source) -> Callable[[], Mapping[str, KernelHandle]]:
+        """Begin to compile a unit while other things are done; who calls what is returned waits, and gets as `load`."""
         ...
 
     def programs(self) -> AbstractContextManager[Programs | None]:

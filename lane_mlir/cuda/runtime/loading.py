@@ -1,13 +1,14 @@
 """
-From the mapped file to the device: through two pinned buffers, one of which is filled while the other is copied, and
-for block formats through a kernel that takes the blocks apart.
+From the mapped file to the device: in pieces, through pinned buffers that several threads fill while others are copied,
+and for block formats through a kernel that takes the blocks apart.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,19 +22,20 @@ from lane_mlir.cuda.runtime.gpu import Bytes, Event, Gpu, HostArray, KernelHandl
 from lane_mlir.cuda.runtime.repacking import REPACK_THREADS, REPACK_UNIT, print_repacking, repack_kernel
 from lane_mlir.formats import Format, StoredTensor
 from lane_mlir.rope import RopeTable, rope_tables
+from lane_mlir.timeline import phase
 
 if TYPE_CHECKING:
     from lane_mlir.checkpoint import Tensor
     from lane_mlir.cuda.runtime.weights import Tensors, Weight
 
-STAGING_BYTES = 64 << 20
+STAGING_BYTES = 8 << 20
 """Bytes of a pinned buffer: copies of some megabytes reach the rate of the bus."""
 
-_PARALLEL_BYTES = 1 << 20
-"""Bytes from which on a copy is split between threads."""
+_THREADS = 16
+"""Threads that fill buffers at most: each moves some 5 GB/s of pages that are not mapped yet, and the bus takes 55."""
 
-_THREADS = 8
-"""Threads that copy from the file at most: each moves some 10 GB/s, and the bus takes 55."""
+_SENT = 4
+"""Buffers besides those that are filled, to be copied meanwhile."""
 
 _REPACK_PARAMETERS = ("const u8*", "u8*", *("i64",) * (2 + MAX_PLANES))
 
@@ -60,38 +62,65 @@ class Slot:
     used: bool = False
 
 
+@dataclass(frozen=True)
+class Filling:
+    """A piece of a weight, on its way into a pinned buffer."""
+
+    weight: Weight
+    address: int
+    piece: Piece
+    slot: Slot
+    filled: Future[None]
+
+
 class Loader:
-    """Loads weights, `with` which it holds its buffers; what was loaded is there when it ends."""
+    """Loads weights, `with` which it holds its buffers; what was loaded and flushed is there when it ends."""
 
     def __init__(self, gpu: Gpu, tensors: Tensors, weights: Sequence[Weight]):
         self._gpu, self._tensors = gpu, tensors
         self._formats = sorted({weight.format for weight in weights if weight.is_repacked})
         self._staged = min(STAGING_BYTES, max((weight.copied for weight in weights), default=0))
         self._threads = min(_THREADS, os.cpu_count() or 1)
-        self._slots: list[Slot] = []
-        self._next = 0
+        pieces = sum(-(-weight.copied // self._staged) for weight in weights)
+        self._count = min(self._threads + _SENT, max(pieces, 1))
+        self._free: deque[Slot] = deque()
+        self._filling: deque[Filling] = deque()
 
     def __enter__(self) -> Self:
         gpu = self._gpu
         self._raw = Slab()
-        places = [self._raw.reserve(self._staged if self._formats else 0) for _ in range(2)]
+        places = [self._raw.reserve(self._staged if self._formats else 0) for _ in range(self._count)]
         self._raw.allocate(gpu)
-        self._slots = [Slot(gpu.pinned(max(self._staged, 1)), self._raw.address + at, gpu.event()) for at in places]
+        with phase("pinned buffers"):
+            hosts = gpu.pinned(max(self._count * self._staged, 1)).reshape(self._count, -1)
+        self._free.extend(
+            Slot(host, self._raw.address + at, gpu.event()) for host, at in zip(hosts, places, strict=True)
+        )
         self._kernels = _repacking(gpu, self._formats)
-        self._pool = ThreadPoolExecutor(self._threads)
+        self._pool = ThreadPoolExecutor(self._threads, "weights")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=True)
         # Nothing may be freed that is still copied from. What failed before it failed for a reason of its own.
         with suppress(DriverError) if error is not None else nullcontext():
             self._gpu.compute.sync()
 
     def load(self, weight: Weight, address: int) -> Iterator[int]:
-        """Load a weight to an address; the bytes of each piece as it is on its way."""
+        """Load a weight to an address; the bytes of each piece that is on its way meanwhile, maybe of one before."""
         for piece in self.pieces(weight):
-            self._send(weight, address, piece)
-            yield piece.data.nbytes
+            if not self._free or len(self._filling) > self._threads:
+                yield self._send()
+            slot = self._free.popleft()
+            if slot.used:
+                slot.free.sync()
+            filled = self._pool.submit(_fill, slot.host[: piece.data.nbytes], piece.data)
+            self._filling.append(Filling(weight, address, piece, slot, filled))
+
+    def flush(self) -> Iterator[int]:
+        """The bytes of each piece that is left, as it is on its way."""
+        while self._filling:
+            yield self._send()
 
     # What is copied.
 
@@ -142,30 +171,21 @@ class Loader:
 
     # How.
 
-    def _send(self, weight: Weight, address: int, piece: Piece) -> None:
-        stream, slot = self._gpu.compute, self._slots[self._next]
-        self._next = (self._next + 1) % len(self._slots)
-        if slot.used:
-            slot.free.sync()
+    def _send(self) -> int:
+        """Copy what is filled, the pieces in their order, to the device; its bytes."""
+        stream, filling = self._gpu.compute, self._filling.popleft()
+        filling.filled.result()
+        slot, piece = filling.slot, filling.piece
         staged = slot.host[: piece.data.nbytes]
-        self._copy(staged, piece.data)
         if piece.unit is None:
-            stream.upload(address + piece.at, staged)
+            stream.upload(filling.address + piece.at, staged)
         else:
             stream.upload(slot.device, staged)
-            stream.launch(self._repacked(weight, address, slot.device, piece))
+            stream.launch(self._repacked(filling.weight, filling.address, slot.device, piece))
         stream.record(slot.free)
         slot.used = True
-
-    def _copy(self, to: Bytes, data: Bytes) -> None:
-        """Fill a pinned buffer; numpy lets other threads run meanwhile, and a page that is not there yet is read."""
-        if data.nbytes < _PARALLEL_BYTES:
-            np.copyto(to, data)
-            return
-        step = -(-data.nbytes // self._threads)
-        parts = [slice(at, at + step) for at in range(0, data.nbytes, step)]
-        for done in [self._pool.submit(np.copyto, to[part], data[part]) for part in parts]:
-            done.result()
+        self._free.append(slot)
+        return piece.data.nbytes
 
     def _repacked(self, weight: Weight, address: int, raw: int, piece: Piece) -> KernelLaunch:
         fmt = weight.format
@@ -178,6 +198,11 @@ class Loader:
             REPACK_THREADS,
             (raw, address, *(np.int64(number) for number in numbers)),
         )
+
+
+def _fill(buffer: Bytes, data: Bytes) -> None:
+    """numpy lets other threads run meanwhile; a page of the file that is not there yet is read."""
+    np.copyto(buffer, data)
 
 
 def _repacking(gpu: Gpu, formats: Sequence[Format]) -> Mapping[str, KernelHandle]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -15,11 +15,12 @@ from lane_mlir.cuda.runtime.ahead import RunAhead
 from lane_mlir.cuda.runtime.errors import DriverError
 from lane_mlir.cuda.runtime.executable import Call, Executable, KernelForm, NumbersArgument, Place, Region
 from lane_mlir.cuda.runtime.faults import Ran, fault
-from lane_mlir.cuda.runtime.gpu import Graph, KernelHandle, KernelLaunch, Source
+from lane_mlir.cuda.runtime.gpu import Graph, KernelHandle, KernelLaunch
 from lane_mlir.cuda.runtime.limits import Limits
 from lane_mlir.cuda.runtime.placement import Placement
 from lane_mlir.diagnostics import LaneError
 from lane_mlir.runtime.device import NEXT_ID
+from lane_mlir.timeline import phase
 
 if TYPE_CHECKING:
     from lane_mlir.cuda.runtime.device import CudaDevice
@@ -67,12 +68,18 @@ class CudaProgram:
     first sequences, until `select` says otherwise.
     """
 
-    def __init__(self, device: CudaDevice, executable: Executable, placement: Placement, ordinal: int):
+    def __init__(
+        self,
+        device: CudaDevice,
+        executable: Executable,
+        placement: Placement,
+        kernels: Mapping[str, KernelHandle],
+        ordinal: int,
+    ):
         self.executable, self.placement = executable, placement
         self.gpu, self.options = device.gpu, device.options
         self.limits = Limits(executable.rows, executable.positions)
-        signatures = {symbol: form.signature for symbol, form in executable.kernels.items()}
-        self._kernels = self.gpu.load(Source(f"{executable.name}.cu", executable.text, signatures))
+        self._kernels = kernels
         self._state, self._reporting = device.state, device.reporting
         self._history, self._ordinal = device.history, ordinal
         self._tokens, self._positions = executable.token_arguments, executable.position_arguments
@@ -216,7 +223,8 @@ class CudaProgram:
 
     def graph_of(self, steps: int) -> Graph:
         """A graph of its own for a number of steps, each as the one before left token and position."""
-        return self.gpu.capture([bound.launch for bound in self.launches] * steps)
+        with phase(f"making a graph of {steps * len(self.launches)} launches"):
+            return self.gpu.capture([bound.launch for bound in self.launches] * steps)
 
     def run_checked(self) -> None:
         """

@@ -128,6 +128,7 @@ class Weights:
         with Loader(self._gpu, self._tensors, list(arrival.offsets)) as loader:
             for weight, offset in arrival.offsets.items():
                 yield from loader.load(weight, arrival.slab.address + offset)
+            yield from loader.flush()
         self._slabs.append(arrival.slab)
         self._addresses |= {weight: arrival.slab.address + offset for weight, offset in arrival.offsets.items()}
 

@@ -160,6 +160,9 @@ class HostGpu:
         library = self.emulator.compiled(self_contained(source.text, source.name) + "".join(entries))
         return {symbol: HostKernel(symbol, _runner(library, symbol)) for symbol in source.kernels}
 
+    def begin(self, source: Source) -> Callable[[], Mapping[str, HostKernel]]:
+        return lambda: self.load(source)
+
     @contextmanager
     def programs(self) -> Generator[Any]:
         yield self.kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -155,3 +156,32 @@ def test_a_tensor_that_is_not_what_the_step_says(new_gpu: Any, source: Tensor, m
     found = Weights(new_gpu(), GivenTensors({source.name: source}))
     with pytest.raises(LaneError, match=message):
         found.expect([weight_of(constant(Format.Q8_0), "const u8")[0]])
+
+
+def test_more_pieces_than_buffers(load: Load, monkeypatch: pytest.MonkeyPatch):
+    """Buffers are filled again and again, by threads that take their time, and what was copied from them is whole."""
+    monkeypatch.setattr(loading, "STAGING_BYTES", 340)
+    monkeypatch.setattr(loading, "_THREADS", 3)
+    source = tensor(Format.Q8_0, rows=64)
+    filled: list[int] = []
+    fill = loading._fill  # pyright: ignore[reportPrivateUsage]
+
+    def slowly(buffer: Any, data: Any) -> None:
+        time.sleep(1e-3 * (len(filled) % 3))
+        fill(buffer, data)
+        filled.append(len(data))
+
+    monkeypatch.setattr(loading, "_fill", slowly)
+    (got,) = load(source, weight_of(constant(Format.Q8_0, 64, K), "const u8")[0])
+    want = repack(Format.Q8_0, source.data.reshape(-1), 64, K)
+    assert (got == want)[want != 0].all()
+    assert len(filled) == -(-source.nbytes // 340)
+
+
+def test_a_piece_that_cannot_be_read_is_an_error(load: Load, monkeypatch: pytest.MonkeyPatch):
+    def fail(buffer: Any, data: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(loading, "_fill", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        load(tensor(Format.Q8_0), weight_of(constant(Format.Q8_0), "const u8")[0])

@@ -213,3 +213,27 @@ def test_debug_options(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LANE_CUDA_DEBUG", "no-pld")
     with pytest.raises(LaneError, match="LANE_CUDA_DEBUG: unknown option 'no-pld'; did you mean 'no-pdl'"):
         Options.from_environment()
+
+
+def test_weights_are_loaded_while_kernels_are_compiled(schedule: Any, new_device: Any, monkeypatch: pytest.MonkeyPatch):
+    device, events = new_device(), list[str]()
+    begin, load = device.gpu.begin, device.weights.load
+
+    def begun(source: Any) -> Any:
+        events.append("begin")
+        loaded = begin(source)
+
+        def wait() -> Any:
+            events.append("wait")
+            return loaded()
+
+        return wait
+
+    def loading(arrival: Any) -> Any:
+        events.append("weights")
+        yield from load(arrival)
+
+    monkeypatch.setattr(device.gpu, "begin", begun)
+    monkeypatch.setattr(device.weights, "load", loading)
+    device.compile(schedule())
+    assert events == ["begin", "weights", "wait"]
