@@ -115,8 +115,11 @@ def measure(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Figu
     a = arguments
     started = time.perf_counter()
     step, device = _load(a, progress)
-    decode, schedule = _program(step, 1, a.sequences), step.compiled(sequences=a.sequences).schedule
+    decode = _program(step, 1, a.sequences)
     ready, loaded = time.perf_counter() - started, (device.loaded_bytes, device.loading_seconds)
+    was_kept = not device.planned_steps
+    # Of a step that was kept it is compiled only now.
+    schedule = step.compiled(sequences=a.sequences).schedule
     progress("measuring memory")
     bandwidth = read_bandwidth(device.gpu)
     progress("timing steps")
@@ -150,6 +153,7 @@ def measure(arguments: argparse.Namespace, progress: ProgressLine) -> tuple[Figu
         bandwidth=bandwidth,
         loaded=loaded,
         ready=ready,
+        was_kept=was_kept,
     )
     return figures, device.gpu.chip.arch
 

@@ -99,7 +99,9 @@ class Figures:
     loaded: tuple[int, float]
     """Bytes of weights, and seconds that loading them took."""
     ready: float
-    """Seconds from opening the file to a decode step that can run, with loading and compilation."""
+    """Seconds from opening the file to a decode step that can run."""
+    was_kept: bool
+    """Whether the step was kept from another process, and so not compiled in that time."""
 
     @property
     def step(self) -> float:
@@ -124,7 +126,8 @@ class Figures:
           `generated_seconds` a step in the host's hands (or null), `weight_bytes`, `state_bytes`, `bytes_per_second`,
           `share` of `read_bytes_per_second`;
         - `prefill`: null, or `tokens`, `chunk`, `seconds` (median), `tokens_per_second`;
-        - `load`: `bytes` of weights, `seconds`, `ready_seconds` from the file to a step, with compilation;
+        - `load`: `bytes` of weights, `seconds`, `ready_seconds` from the file to a step, and whether it `was_kept`, not
+          compiled;
         - `kinds`: a list of `kind`, `count`, `seconds`, `bytes`, `operations`;
         - `launches`: a list of `kind`, `kernels`, `where`, `seconds`, `bytes`, `operations`.
         """
@@ -152,7 +155,12 @@ class Figures:
                 "share": self.must_move / self.step / self.bandwidth,
             },
             "prefill": self._prefill(),
-            "load": {"bytes": self.loaded[0], "seconds": self.loaded[1], "ready_seconds": self.ready},
+            "load": {
+                "bytes": self.loaded[0],
+                "seconds": self.loaded[1],
+                "ready_seconds": self.ready,
+                "was_kept": self.was_kept,
+            },
             "read_bytes_per_second": self.bandwidth,
             "kinds": [
                 {"kind": kind.kind, "count": kind.count, "seconds": kind.seconds, **_moved(kind.traffic)}
@@ -191,7 +199,7 @@ class Figures:
             f"{self.model} on {self.card}: "
             f"{target.numerics.data}, cache {target.cache.data}, state {target.state.data}",
             f"load      {size / 1e9:.2f} GB in {seconds:.2f} s ({size / max(seconds, 1e-9) / 1e9:.1f} GB/s); "
-            f"{self.ready:.2f} s from the file to a step, with compilation",
+            f"{self.ready:.2f} s from the file to a step, {'kept from before' if self.was_kept else 'compiled'}",
             f"read      {self.bandwidth / 1e9:.0f} GB/s, a plain read of memory in this run",
             f"decode    {self.sequences / self.step:.0f} tok/s at depth {self.depth}{together}: "
             f"{self.step * 1e6:.1f} us a step"

@@ -57,6 +57,8 @@ class CudaDevice:
         self.loaded_bytes = 0
         """Bytes of weights that were copied from the host."""
         self.loading_seconds = 0.0
+        self.planned_steps = 0
+        """Steps that were compiled, not found among those that are kept."""
 
     @property
     def name(self) -> str:
@@ -87,6 +89,7 @@ class CudaDevice:
 
             with phase("compiling the step to kernels"):
                 executable = Lowering(plan(), self.gpu.chip).executable
+            self.planned_steps += 1
             with self.gpu.programs() as programs:
                 kept.keep(programs, key, executable)
         return self.prepare(executable)

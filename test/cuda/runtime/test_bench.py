@@ -37,7 +37,7 @@ def figures(program: CudaProgram, schedule: Any) -> Figures:
     assert target is not None
     launches = launch_times(program, schedule(), 2, repeats=1)
     return Figures(
-        "tiny <q8_0>.gguf", "a card", target, 2, 1, step_seconds(program, 2, 4, 2), 1e-4, launches, 5, 5, [1e-3], 4e12, (1000, 0.5), 2.0
+        "tiny <q8_0>.gguf", "a card", target, 2, 1, step_seconds(program, 2, 4, 2), 1e-4, launches, 5, 5, [1e-3], 4e12, (1000, 0.5), 2.0, False
     )  # fmt: skip
 
 
@@ -65,7 +65,9 @@ def test_the_report(figures: Figures):
     assert data["decode"]["tokens_per_second"] == pytest.approx(1 / figures.step)
     assert data["prefill"] == {"tokens": 5, "chunk": 5, "seconds": 1e-3, "tokens_per_second": 5000.0}
     assert sum(kind["bytes"] for kind in data["kinds"]) == pytest.approx(figures.traffic.bytes)
+    assert data["load"] == {"bytes": 1000, "seconds": 0.5, "ready_seconds": 2.0, "was_kept": False}
     lines = figures.lines()
+    assert lines[1] == "load      0.00 GB in 0.50 s (0.0 GB/s); 2.00 s from the file to a step, compiled"
     assert lines[0] == "tiny <q8_0>.gguf on a card: int8, cache f16, state f32"
     assert any(line.startswith("prefill   5000 tok/s") for line in lines)
     assert sum(line.startswith("gemv") for line in lines) == sum(
