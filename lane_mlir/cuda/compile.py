@@ -7,6 +7,7 @@ the whole source, the options and NVRTC's version.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Generator
@@ -21,9 +22,10 @@ from lane_mlir.cuda.source import self_contained
 from lane_mlir.diagnostics import LaneError
 
 ProgramCache: TypeAlias = Any
-"""A `cuda.core.utils.FileStreamProgramCache`: cuda.core chooses its version at run time, so checkers see no types."""
+"""A `cuda.core.utils.ProgramCacheResource`: cuda.core chooses its version at run time, so checkers see no types."""
 
 _MAX_CACHE_BYTES = 1 << 30
+_DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def explained(log: str, text: str, name: str) -> str:
 def program_cache(folder: str | Path | None = None) -> Generator[ProgramCache]:
     """
     The cache of compiled programs, which processes share safely: in `folder`, LANE_CUDA_CACHE or cuda.core's own place.
+    An entry that is damaged is not there.
 
     Raises: LaneError if cuda.core is missing or the folder cannot be made.
     """
@@ -113,4 +116,32 @@ def program_cache(folder: str | Path | None = None) -> Generator[ProgramCache]:
     except OSError as error:
         raise LaneError(f"cannot keep compiled programs in {folder}: {error.strerror or error}") from error
     with cache:
-        yield cache
+        yield _checked(cache)
+
+
+def _checked(entries: ProgramCache) -> ProgramCache:
+    """A cache each of whose entries has its SHA-256 behind it, which who reads a cubin does not see."""
+    resource = cuda_module("cuda.core.utils").ProgramCacheResource
+
+    class Checked(resource):
+        def __getitem__(self, key: bytes | str) -> bytes:
+            entry: bytes = entries[key]
+            code, digest = entry[:-_DIGEST_BYTES], entry[-_DIGEST_BYTES:]
+            if hashlib.sha256(code).digest() != digest:
+                raise KeyError(key)
+            return code
+
+        def __setitem__(self, key: bytes | str, value: Any) -> None:
+            code = bytes(getattr(value, "code", value))
+            entries[key] = code + hashlib.sha256(code).digest()
+
+        def __delitem__(self, key: bytes | str) -> None:
+            del entries[key]
+
+        def __len__(self) -> int:
+            return len(entries)
+
+        def clear(self) -> None:
+            entries.clear()
+
+    return Checked()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -106,6 +108,68 @@ def test_an_error_names_the_kernel_and_the_place():
         compile_unit(unit, CompileOptions("sm_90a"), name="step.cu")
     expected = 'NVRTC refuses step.cu for sm_90a: in kernel quant_0: step.cu(7): error: identifier "wrong" is undefined'
     assert str(raised.value) == expected
+
+
+SMALL = (
+    '#include "quant.cuh"\n\nusing namespace lane;\n\nextern "C" __global__ void __launch_bounds__(128)\n'
+    "quant_0(const float* x, i8* y, float* d) {\n  quant<1>(x, 64, y, d);\n}\n"
+)
+
+_COMPILE = """
+import sys
+from lane_mlir.cuda.compile import CompileOptions, compile_unit, program_cache
+with program_cache(sys.argv[1]) as programs:
+    print(len(compile_unit(open(sys.argv[2]).read(), CompileOptions("sm_80"), cache=programs)))
+"""
+
+
+@needs_nvrtc
+def test_processes_that_start_at_once_share_the_cache(tmp_path: Path):
+    unit, folder = tmp_path / "unit.cu", tmp_path / "programs"
+    unit.write_text(SMALL)
+    command = [sys.executable, "-c", _COMPILE, str(folder), str(unit)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    sizes = {process.communicate(timeout=120)[0] for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(sizes) == 1
+    assert len(entries_of(folder)) == 1
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_cubin_is_compiled_again(tmp_path: Path, damage: str):
+    options = CompileOptions("sm_80")
+    with program_cache(tmp_path) as programs:
+        cubin = compile_unit(SMALL, options, cache=programs)
+    (file,) = entries_of(tmp_path)
+    entry = file.read_bytes()
+    # What reads cubins reads the file as one.
+    assert entry.startswith(cubin)
+    middle = len(entry) // 2
+    file.write_bytes(
+        entry[:middle] + (bytes([entry[middle] ^ 1]) + entry[middle + 1 :] if damage == "flipped" else b"")
+    )
+    with program_cache(tmp_path) as programs:
+        assert compile_unit(SMALL, options, cache=programs) == cubin
+    assert [path.read_bytes() for path in entries_of(tmp_path)] == [entry]
+
+
+def entries_of(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 100]
+
+
+def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch):
+    class Absent:
+        @staticmethod
+        def nvrtcVersion() -> None:
+            raise RuntimeError("Failure finding libnvrtc.so.13: No such file")
+
+    def module(name: str) -> Any:
+        return Absent if name == "cuda.bindings.nvrtc" else object()
+
+    monkeypatch.setattr("lane_mlir.cuda.compile.cuda_module", module)
+    with pytest.raises(LaneError, match=r"NVRTC, which is not installed: pip install 'lane-mlir\[cuda\]'$"):
+        compile_unit(SMALL, CompileOptions("sm_80"))
 
 
 def test_a_file_that_the_library_has_not_is_refused():

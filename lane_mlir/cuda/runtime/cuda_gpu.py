@@ -141,18 +141,16 @@ class CudaGpu:
 
     def _compiled(self, source: Source) -> bytes:
         with phase(f"compiling {source.name}"), self.programs() as cache:
-            return self._compile(source, cache)
+            return compile_unit(source.text, CompileOptions(self.chip.arch), name=source.name, cache=cache)
 
     def _loaded(self, source: Source, cubin: bytes) -> Mapping[str, KernelHandle]:
-        with phase(f"loading the kernels of {source.name}"):
-            try:
-                return self._kernels(source, cubin)
-            except DriverError:
-                with self.programs() as cache:
-                    if cache is None:
-                        raise
-                    # What the cache kept is damaged.
-                    return self._kernels(source, self._compile(source, replacing(cache)))
+        with phase(f"loading the kernels of {source.name}"), _reported():
+            module = self._core.ObjectCode.from_cubin(cubin, name=source.name)
+            kernels = {symbol: module.get_kernel(symbol) for symbol in source.kernels}
+        self._modules.append(module)
+        for symbol, signature in source.kernels.items():
+            self._allow_shared(kernels[symbol], signature)
+        return kernels
 
     @contextmanager
     def programs(self) -> Generator[Any]:
@@ -165,18 +163,6 @@ class CudaGpu:
                 # Its own place cannot be written, and nobody named another.
                 cache = None
             yield cache
-
-    def _compile(self, source: Source, cache: Any) -> bytes:
-        return compile_unit(source.text, CompileOptions(self.chip.arch), name=source.name, cache=cache)
-
-    def _kernels(self, source: Source, cubin: bytes) -> Mapping[str, KernelHandle]:
-        with _reported():
-            module = self._core.ObjectCode.from_cubin(cubin, name=source.name)
-            kernels = {symbol: module.get_kernel(symbol) for symbol in source.kernels}
-        self._modules.append(module)
-        for symbol, signature in source.kernels.items():
-            self._allow_shared(kernels[symbol], signature)
-        return kernels
 
     def _allow_shared(self, kernel: Any, signature: Signature) -> None:
         """More than 48 KiB of dynamic shared memory must be asked for; cuda.core does not."""
@@ -286,29 +272,6 @@ class CudaStream:
 def architecture(major: int, minor: int) -> str:
     """NVRTC's name of the architecture of a compute capability; of 9.0 the one with Hopper's own instructions."""
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
-
-
-def replacing(cache: Any) -> Any:
-    """The cache as one that has nothing yet, so that what is compiled replaces what it has."""
-    resource = cuda_module("cuda.core.utils").ProgramCacheResource
-
-    class Replacing(resource):
-        def __getitem__(self, key: Any) -> bytes:
-            raise KeyError(key)
-
-        def __setitem__(self, key: Any, value: Any) -> None:
-            cache[key] = value
-
-        def __delitem__(self, key: Any) -> None:
-            del cache[key]
-
-        def __len__(self) -> int:
-            return 0
-
-        def clear(self) -> None:
-            cache.clear()
-
-    return Replacing()
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 Compiled steps that are kept from one process to the next, beside the kernels that cuda.core's program cache keeps.
 
 A step is found again by everything that it comes from: this package's own sources, the checkpoint's header, what the
-step is compiled for, and the card. The cache writes entries whole and bounds their size; what was damaged does not have
-the digest that stands before it, and is compiled again.
+step is compiled for, and the card. The cache writes entries whole, bounds their size, and has none that is damaged.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from lane_mlir.runtime.recipe import StepIdentity
 _PACKAGES = ("lane_mlir", "lane_mlir.dialects", "lane_mlir.passes")
 """Where the sources are that decide what a step becomes; in a clone not all of them lie in one folder."""
 
-_DIGEST = 32
-
 
 def key_of(what: StepIdentity, chip: Chip) -> bytes:
     """The key of a step that is compiled for a card."""
@@ -36,23 +33,17 @@ def key_of(what: StepIdentity, chip: Chip) -> bytes:
 
 
 def find(programs: Programs | None, key: bytes) -> Executable | None:
-    """The step of a key; None if it is not kept, or damaged."""
-    if programs is None:
-        return None
-    entry = programs.get(key, b"")
-    digest, text = entry[:_DIGEST], entry[_DIGEST:]
-    if hashlib.sha256(text).digest() != digest:
-        return None
-    return executable_of(text.decode())
+    """The step of a key; None if it is not kept."""
+    entry = None if programs is None else programs.get(key)
+    return None if entry is None else executable_of(entry.decode())
 
 
 def keep(programs: Programs | None, key: bytes, executable: Executable) -> None:
     """Keep a step; that there is no room for it is no error."""
     if programs is None:
         return
-    text = executable.json().encode()
     with suppress(OSError):
-        programs[key] = hashlib.sha256(text).digest() + text
+        programs[key] = executable.json().encode()
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -49,9 +50,7 @@ class World:
     compiled: list[Any] = field(default_factory=list)
 
     def module(self, name: str) -> Any:
-        return {"cuda.core": self.core(), "cuda.bindings.driver": self.bindings(), "cuda.core.utils": self.utils()}[
-            name
-        ]
+        return {"cuda.core": self.core(), "cuda.bindings.driver": self.bindings()}[name]
 
     def call(self, *what: Any) -> Any:
         self.calls.append(what)
@@ -79,9 +78,6 @@ class World:
             launch=lambda *a: self.call("launch", *a),
             ObjectCode=SimpleNamespace(from_cubin=self.from_cubin),
         )
-
-    def utils(self) -> Any:
-        return SimpleNamespace(ProgramCacheResource=object)
 
     def from_cubin(self, cubin: bytes, name: str) -> Any:
         def get_kernel(symbol: str) -> Any:
@@ -242,28 +238,30 @@ def test_shared_memory_is_asked_for(machine: Any):
     assert world.compiled == [("sm_90a", "a.cu", "Cache")]
 
 
-def test_a_damaged_cache_entry_is_compiled_again(machine: Any):
-    world = machine(broken_cubins=1)
-    assert list(CudaGpu(0).load(SOURCE)) == ["small", "large"]
-    assert [cache for _, _, cache in world.compiled] == ["Cache", "Replacing"]
-
-
-def test_what_does_not_load_a_second_time_is_an_error(machine: Any):
-    machine(broken_cubins=2)
+def test_a_cubin_that_the_driver_refuses(machine: Any):
+    machine(broken_cubins=1)
     with pytest.raises(
         DriverError, match=r"the NVIDIA driver reports CUDA_ERROR_INVALID_IMAGE: the device kernel image is invalid$"
     ):
         CudaGpu(0).load(SOURCE)
 
 
-def test_what_replaces_entries_of_a_cache(machine: Any):
+def test_nowhere_to_keep_programs(machine: Any, monkeypatch: pytest.MonkeyPatch):
+    """In cuda.core's own place: then nothing is kept. In a folder that somebody named: an error."""
     machine()
-    kept = {"key": b"old"}
-    cache = cuda_gpu.replacing(kept)
-    with pytest.raises(KeyError):
-        cache["key"]
-    cache["key"] = b"new"
-    assert kept == {"key": b"new"}
+
+    @contextmanager
+    def program_cache() -> Any:
+        raise LaneError("cannot keep compiled programs in None: Read-only file system")
+        yield
+
+    monkeypatch.setattr(cuda_gpu, "program_cache", program_cache)
+    monkeypatch.delenv("LANE_CUDA_CACHE", raising=False)
+    with CudaGpu(0).programs() as programs:
+        assert programs is None
+    monkeypatch.setenv("LANE_CUDA_CACHE", "/nowhere")
+    with pytest.raises(LaneError, match="cannot keep compiled programs"):
+        CudaGpu(0).load(SOURCE)
 
 
 def test_launches_and_graphs(machine: Any):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pytest
 
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import chip
+from lane_mlir.cuda.compile import program_cache
 from lane_mlir.cuda.runtime import kept
 from lane_mlir.runtime.recipe import Recipe, StepIdentity
 from lane_mlir.target import Numerics, Precision, Target
@@ -92,23 +92,6 @@ def test_other_sources_are_another_step(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert kept.key_of(STEP, chip("h200")) == before
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "replaced"])
-def test_a_damaged_entry_is_compiled_again(new_device: Any, schedule: Any, damage: str):
-    programs, planned = dict[bytes, bytes](), list[int]()
-    new_device(kept=programs).compile_kept(STEP, plan_of(schedule, planned))
-    ((key, entry),) = programs.items()
-    at = entry.index(b'"arena"') + 2
-    programs[key] = {
-        "cut": entry[:-100],
-        "flipped": entry[:at] + bytes([entry[at] ^ 1]) + entry[at + 1 :],
-        "emptied": b"",
-        "replaced": b"\x7fELF" + bytes(60),
-    }[damage]
-    new_device(kept=programs).compile_kept(STEP, plan_of(schedule, planned))
-    assert len(planned) == 2
-    assert programs == {key: entry}
-
-
 def test_nowhere_to_keep(new_device: Any, schedule: Any):
     class Full(dict[bytes, bytes]):
         def __setitem__(self, key: bytes, value: bytes) -> None:
@@ -177,18 +160,25 @@ def test_processes_share_the_cache(new_device: Any, schedule: Any, tmp_path: Pat
 
 
 @needs_cuda_core
-def test_an_entry_that_is_damaged_on_the_disk(new_device: Any, schedule: Any, tmp_path: Path):
-    from lane_mlir.cuda.compile import program_cache
-
-    step = new_device().compile(schedule()).executable
-    with program_cache(tmp_path) as programs:
-        kept.keep(programs, b"the key", step)
-    (file,) = (path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 1000)
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-    with program_cache(tmp_path) as programs:
-        assert kept.find(programs, b"the key") is None
-        kept.keep(programs, b"the key", step)
-        assert kept.find(programs, b"the key") == step
-    assert os.listdir(tmp_path)
+@pytest.mark.parametrize("damage", ["cut", "flipped", "emptied", "replaced"])
+def test_a_damaged_entry_is_compiled_again(
+    new_device: Any, schedule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+):
+    planned, files = list[int](), list[Path]()
+    for _ in range(3):
+        with program_cache(tmp_path) as programs:
+            new_device(kept=programs).compile_kept(STEP, plan_of(schedule, planned))
+        if len(planned) == 1:
+            files = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 1000]
+            (file,) = files
+            entry = file.read_bytes()
+            at = entry.index(b'"arena"') + 2
+            file.write_bytes(
+                {
+                    "cut": entry[:-100],
+                    "flipped": entry[:at] + bytes([entry[at] ^ 1]) + entry[at + 1 :],
+                    "emptied": b"",
+                    "replaced": b"\x7fELF" + bytes(60),
+                }[damage]
+            )
+    assert len(planned) == 2
