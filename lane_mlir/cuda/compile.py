@@ -30,12 +30,16 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How a unit is compiled: for which architecture, and whether with what profilers and debuggers read."""
+    """
+    How a unit is compiled: for which architecture, whether with what profilers and debuggers read, and whether at all
+    or only as far as the front end: types, templates, static assertions.
+    """
 
     arch: str
     """NVRTC's name, such as `sm_90a`."""
     line_info: bool = False
     max_registers: int | None = None
+    front_end_only: bool = False
 
 
 def cuda_module(name: str) -> Any:
@@ -75,6 +79,7 @@ def compile_unit(
         device_as_default_execution_space=True,
         lineinfo=options.line_info or None,
         max_register_count=options.max_registers,
+        fdevice_syntax_only=options.front_end_only or None,
     )
     source = self_contained(text, name)
     try:
