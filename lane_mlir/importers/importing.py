@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import GIB, chip
 from lane_mlir.diagnostics import LaneError, UsageError
-from lane_mlir.dialects.tg import MAX_SEQUENCES, TargetAttr
+from lane_mlir.dialects.tg import TargetAttr
 from lane_mlir.importers.model import DEFAULT_CONTEXT, Model
 from lane_mlir.importers.registry import importer_of
 from lane_mlir.importers.step import LogitRows, Step

@@ -27,8 +27,9 @@ NAMES = ("llama-f32", "llama-Q4_K_M", "qwen3-Q8_0")
 
 # f32 against f32 in another order of summation.
 ORACLE = 1e-4
-# The same arithmetic as the evaluator, but for the order of f32 sums.
-SAME = 1e-5
+# The same arithmetic as the evaluator, but for the order of f32 sums; a second word that ends on the other side of its
+# step moves a value by 1/127² of the largest of its block.
+SAME = {"dequant": 1e-5, "int8": 1e-5, "two_pass_int8": 1e-4}
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -137,11 +138,11 @@ def test_equals_the_evaluated_step(checkpoint: Checkpoint, numerics: str, precis
             arguments[0][:], arguments[1][:] = tokens, step * rows
         want = run_step(func, weights, evaluated)
         got = run_schedule(schedule, memory, executed)
-        assert worst_row(got[0], want[0]) < SAME
+        assert worst_row(got[0], want[0]) < SAME[numerics]
         np.testing.assert_array_equal(got[1], want[1])
     for mine, theirs in zip(executed, evaluated, strict=True):
         # A cache in f16 may round the last bit of a value to the other side.
-        tolerance = SAME if mine.dtype != np.float16 else 1e-3
+        tolerance = SAME[numerics] if mine.dtype != np.float16 else 1e-3
         np.testing.assert_allclose(mine.astype(np.float64), theirs.astype(np.float64), rtol=tolerance, atol=tolerance)
 
 

@@ -88,15 +88,15 @@ def test_values_are_those_of_the_lifted_step(name: str, count: int, numerics: st
 
 # Of every layer of a kind, what has state or a position is one launch.
 CENSUS: dict[str, dict[str, int]] = {
-    # Two layers of attention; the rotations set the keys, a copy the values.
-    "llama-f32": {"attention": 2, "rope": 2, "set_row": 2, "argmax": 1},
-    "gemma3-Q4_K_M": {"attention": 6, "rope": 6, "set_row": 6, "argmax": 1},
+    # Two layers of attention; their rotations set the keys, a copy the values.
+    "llama-f32": {"rope_attention": 2, "set_row": 2, "argmax": 1},
+    "gemma3-Q4_K_M": {"rope_attention": 6, "set_row": 6, "argmax": 1},
     # Queries and cached rows are joined of a part that is rotated and one that is not.
     "deepseek2-moe-Q4_K_M": {"attention": 2, "rope": 2, "join": 4, "argmax": 1, "moe_norm": 1},
     # The convolution has no SiLU, without which no kernel takes several.
-    "lfm2-Q4_K_M": {"attention": 1, "rope": 1, "set_row": 1, "argmax": 1, "conv": 3},
+    "lfm2-Q4_K_M": {"rope_attention": 1, "set_row": 1, "argmax": 1, "conv": 3},
     "qwen3next-moe-Q4_K_M": {
-        **{"attention": 1, "rope": 1, "set_row": 1, "argmax": 1, "moe_norm": 2},
+        **{"rope_attention": 1, "set_row": 1, "argmax": 1, "moe_norm": 2},
         **{"conv": 1, "gates": 1, "delta": 1},
     },
 }
@@ -107,7 +107,7 @@ CENSUS: dict[str, dict[str, int]] = {
 def test_launches_of_three_sequences_become_one(name: str, numerics: str):
     merged, apart = compiled(name, 3, numerics).census(), compiled(name, 3, numerics, ("sequences",)).census()
     assert {kind: merged.get(kind, 0) for kind in CENSUS[name]} == CENSUS[name]
-    once = {"attention", "rope", "delta", "gates", "argmax", "join"} & CENSUS[name].keys()
+    once = {"attention", "rope", "rope_attention", "delta", "gates", "argmax", "join"} & CENSUS[name].keys()
     assert {kind: apart[kind] for kind in once} == {kind: 3 * CENSUS[name][kind] for kind in once}
     # All others are the same, but for the row sets that put rows together.
     others = merged.keys() - CENSUS[name].keys()
@@ -182,7 +182,7 @@ def test_faults_that_the_checker_sees(
     if apart:
         # The attention of each sequence for itself still lands in its row of one table.
         monkeypatch.setattr(sequences, "_KINDS", ())
-    recipe = Recipe(make_target(), (), CONTEXT)
+    recipe = Recipe(make_target(), ("deferred_rope",), CONTEXT)
     module = recipe.lift(checkpoint("qwen3-Q8_0"), 1, "last", 2)
     recipe.lower(module)
     (schedule,) = schedules(module)
