@@ -254,10 +254,10 @@ LANE_DEVICE void attention_mma(AttentionOperands<f16, f16, TAIL> o, const BEFORE
   const f16* keys = o.k + row * S.seq + static_cast<i64>(key_head) * S.hd;
   const f16* values = o.v + row * S.seq + S.v_offset + static_cast<i64>(key_head) * S.vd;
   int first = part.begin + warp * TILE_KEYS;
-  // The newest key, where this block rotates it, is not in the cache yet.
-  bool newest = part.end == span.end;
+  // The newest key, where this block sets it, is not in the cache yet.
+  bool newest = part.end == span.end, sets_key = BEFORE::SETS_KEY && newest;
   TileAhead<S> ahead;
-  ahead.load_keys(keys, first, BEFORE::ROTATES && newest ? part.end - 1 : part.end);
+  ahead.load_keys(keys, first, sets_key ? part.end - 1 : part.end);
   ahead.load_values(values, first, part.end);
   if constexpr (BEFORE::ROTATES) {
     uint4* key_row = reinterpret_cast<uint4*>(made + S.per_block * S.hd);
@@ -265,7 +265,7 @@ LANE_DEVICE void attention_mma(AttentionOperands<f16, f16, TAIL> o, const BEFORE
     o.q = made - first_unit * S.q_pitch;
     __syncthreads();
     tiles.load(o, first_unit);
-    if (newest) ahead.take_key(part.end - 1 - first, key_row);
+    if (sets_key) ahead.take_key(part.end - 1 - first, key_row);
   }
   tiles.store(queries);
   __syncthreads();

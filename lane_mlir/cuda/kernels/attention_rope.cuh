@@ -12,13 +12,13 @@
 namespace lane {
 
 struct NothingBefore {
-  static constexpr bool ROTATES = false;
+  static constexpr bool ROTATES = false, SETS_KEY = false;
 };
 
 // KEY: the side of the key row, or NothingBefore where it is not rotated.
 template <RopeShape R, typename QUERY, typename KEY>
 struct RotateBefore {
-  static constexpr bool ROTATES = true;
+  static constexpr bool ROTATES = true, SETS_KEY = !Same<KEY, NothingBefore>::value;
   RopeTables tables;
   QUERY query;
   KEY key;
@@ -33,7 +33,7 @@ struct RotateBefore {
         int unit = row * S.heads + first_head + item;
         float* stored = blockIdx.x == 0 ? query.head(unit, R.hd) : nullptr;
         rotate(query, unit, queries + item * S.hd, stored);
-      } else if constexpr (!Same<KEY, NothingBefore>::value) {
+      } else if constexpr (SETS_KEY) {
         constexpr int KEY_HEADS = S.heads / S.group;
         int unit = row * KEY_HEADS + first_head / S.group;
         if (newest) rotate(key, unit, key.head(unit, R.hd), key_row);
