@@ -21,6 +21,7 @@ from lane_mlir.dialects.launch import (
     RopePartsOp,
     Rotation,
     ScheduleOp,
+    buffer_of,
     elements,
 )
 from lane_mlir.passes.fuse.report import Decision, Outcome, Report
@@ -61,7 +62,8 @@ def defer_rotations(schedule: ScheduleOp, report: Report, *, held: bool = False)
         except Apart as why:
             outcome, reason = Outcome.REFUSED, str(why)
         covers = tuple(sorted({*rope.covers.data, *attention.covers.data}))
-        decision = Decision(DEFERRED_ROPE, "rope_attention", covers, outcome, reason, named(attention.q))
+        where = buffer_of(attention.q).label.data
+        decision = Decision(DEFERRED_ROPE, "rope_attention", covers, outcome, reason, where)
         report.record(decision, nth=len(report))
         if outcome is Outcome.FIRED:
             _defer(writers[0], rope, attention, covers)

@@ -53,6 +53,7 @@ class Steps:
     launches: list[LaunchOp] = field(default_factory=list[LaunchOp])
     made: dict[int, list[SSAValue]] = field(default_factory=lambda: defaultdict(list))
     unread: dict[SSAValue, None] = field(default_factory=dict[SSAValue, None])
+    quantized: set[SSAValue] = field(default_factory=set[SSAValue])
 
     def buffer(self, width: int, fill: Fill = Fill.COMPUTED, rows: int = 1) -> SSAValue:
         constant = TensorAttr(StoredTensor("w", Format.Q8_0)) if fill is Fill.CONSTANT else None
@@ -123,7 +124,10 @@ def add_step(steps: Steps, kind: str, width: int, x: SSAValue, another: SSAValue
             launches.append(BinaryOp(BinaryOperator.ADD, x, steps.read(another), steps.result(width), n=width))
         case "gemv":
             w = steps.buffer(width, Fill.CONSTANT, rows=64)
-            launches.append(QuantOp(x, n=width))
+            # Once: what is written again before anything reads it may be overwritten in between.
+            if x not in steps.quantized:
+                steps.quantized.add(x)
+                launches.append(QuantOp(x, n=width))
             launches.append(GemvOp(x, w, Target(steps.result(64)), format=Format.Q8_0, k=width, n=64, m=1))
         case "slice":
             launches.append(SliceOp(x, steps.result(32), groups=1, every=width, start=width - 32, width=32))
