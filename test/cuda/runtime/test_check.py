@@ -19,7 +19,7 @@ from lane_mlir.cuda.check import tasks as check_tasks
 from lane_mlir.cuda.check.finding import Finding, Verdict, finding_of, read_message
 from lane_mlir.cuda.check.kernel_tests import CardRunner
 from lane_mlir.cuda.check.launches import LaunchCheck
-from lane_mlir.cuda.check.models import compared_ids
+from lane_mlir.cuda.check.models import compared_ids, worst_row
 from lane_mlir.cuda.check.reporter import Reporter
 from lane_mlir.cuda.check.tasks import Task, Tasks
 from lane_mlir.cuda.runtime import CudaDevice, Options
@@ -209,3 +209,17 @@ def test_findings_travel_as_lines():
     assert "\n" not in finding.message()
     assert finding_of(json.loads(json.dumps(message["finding"]))) == finding
     assert read_message("something else") is None
+
+
+def test_a_row_of_other_experts_is_spared_and_said():
+    want = np.ones((40, 8), np.float32)
+    got = want + 1e-3
+    got[7] = -1
+    assert worst_row(got, want, 5e-2, "").error == pytest.approx(2)
+    spared = worst_row(got, want, 5e-2, "", 1)
+    assert spared.error == pytest.approx(1e-3, rel=1e-3)
+    assert "1 rows of other experts, 2.0e+00" in spared.detail
+    got[9] = -1
+    assert worst_row(got, want, 5e-2, "", 1).error == pytest.approx(2)
+    got[9], got[7] = 1, np.nan
+    assert worst_row(got, want, 5e-2, "", 1).error == np.inf
