@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import subprocess
@@ -87,31 +88,54 @@ def form_of(definition: str, arch: str) -> str:
     return re.sub(r"(?<![\w.])\d+(\.\d+)?(e[-+]?\d+)?f?", number, definition)
 
 
-@needs_nvrtc
-@pytest.mark.parametrize("numerics", NUMERICS)
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.stem)
-def test_units_compile(claims: Claims, model: Path, numerics: str):
-    """
-    Every kernel of every unit passes the front end for every architecture, and for each a cubin is made of every form
-    of kernel; each once, whichever unit has it first. LANE_ALL_ARCHITECTURES=1 makes cubins of every kernel, of any
-    sizes: that takes twice as long.
-    """
-    for rows in ROWS:
+@dataclass(frozen=True)
+class Definition:
+    """A kernel as it stands in a unit, and by a name of its own among those of other units."""
+
+    text: str
+    anonymous: str
+    """Without the number that the unit gives it."""
+    symbol: str
+    decodes_in_int8: bool
+
+
+def definitions(model: Path) -> tuple[str, list[Definition]]:
+    """The includes and the kernels of a model's units, of each numerics and number of rows."""
+    includes, found = dict[str, None](), list[Definition]()
+    for numerics, rows in itertools.product(NUMERICS, ROWS):
         unit = print_unit(schedule_of(model, numerics, rows))
         names = {use.symbol: use.kernel.name for use in unit.uses}
-        found = {match[1]: match[0] for match in DEFINITION.finditer(unit.text)}
-        assert found.keys() == names.keys()
-        head = unit.text[: unit.text.index(USING) + len(USING)]
-        for arch in ARCHITECTURES:
-            texts = {symbol: text.replace(symbol, names[symbol], 1) for symbol, text in found.items()}
-            new = [symbol for symbol, text in texts.items() if claims.take("front end", arch, text)]
-            if new:
-                compile_unit(head + "".join(map(found.__getitem__, new)), CompileOptions(arch, front_end_only=True))
-            new = [symbol for symbol, text in texts.items() if claims.take("cubin", arch, form_of(text, arch))]
-            if new:
-                cubin = compile_unit(head + "".join(map(found.__getitem__, new)), CompileOptions(arch))
-                assert cubin[:4] == b"\x7fELF"
-                assert all(symbol.encode() in cubin for symbol in new)
+        texts = {match[1]: match[0] for match in DEFINITION.finditer(unit.text)}
+        assert texts.keys() == names.keys()
+        head = unit.text[: unit.text.index(USING)]
+        includes |= dict.fromkeys(line for line in head.splitlines() if line.startswith("#include"))
+        for symbol, text in texts.items():
+            own = f"{symbol}_{numerics}_{rows}"
+            renamed, anonymous = (text.replace(symbol, name, 1) for name in (own, names[symbol]))
+            found.append(Definition(renamed, anonymous, own, (numerics, rows) == ("int8", 1)))
+    return "\n".join(includes) + f"\n\n{USING}", found
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.stem)
+def test_units_compile(claims: Claims, model: Path):
+    """
+    Every kernel of every unit passes the front end for every architecture; for the first a cubin is made of every form
+    of kernel, for the others of those that decode in int8; each once, whichever model has it first.
+    LANE_ALL_ARCHITECTURES=1 makes cubins of every kernel, of any sizes, for all: that takes many times as long.
+    """
+    head, found = definitions(model)
+    for arch in ARCHITECTURES:
+        new = [d.text for d in found if claims.take("front end", arch, d.anonymous)]
+        if new:
+            compile_unit(head + "".join(new), CompileOptions(arch, front_end_only=True))
+        whole = arch == ARCHITECTURES[0] or os.environ.get("LANE_ALL_ARCHITECTURES") == "1"
+        made = [d for d in found if whole or d.decodes_in_int8]
+        made = [d for d in made if claims.take("cubin", arch, form_of(d.anonymous, arch))]
+        if made:
+            cubin = compile_unit(head + "".join(d.text for d in made), CompileOptions(arch))
+            assert cubin[:4] == b"\x7fELF"
+            assert all(d.symbol.encode() in cubin for d in made)
 
 
 @pytest.mark.parametrize("rows", ROWS)
