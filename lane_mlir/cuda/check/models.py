@@ -27,8 +27,12 @@ EXACT = ("logits_dequant_gelu32", "logits_step_gelu32", "logits_dequant", "logit
 NEAR_TIE = 0.05
 """Between the two best logits: below it, sums in another order may choose the other token."""
 
-NEAR_TIE_INT8 = 0.3
-"""Likewise, of activations or a cache of fewer bits."""
+NEAR_TIE_INT8 = 1.0
+"""
+Likewise under int8, where another order of sums rounds activations apart, layer by layer, until all of them are: then as
+much moves as from dequant to int8. On SmolLM2 that moves the distance of the two best logits by 0.14 on the average, by
+0.34 at 95 %, and by 1.2 at most.
+"""
 
 _TOLERANCE = {
     "dequant": (1e-3, "f32 sums in another order, through all layers, against another program"),
@@ -36,10 +40,10 @@ _TOLERANCE = {
     "int8": (5e-2, "int8 of activations rounded to the other side, keys too in tiles, through all layers"),
 }
 
-_OTHER_EXPERTS = 0.03
+_OTHER_EXPERTS = 0.1
 """
 Of the rows of a mixture under int8, the part that may be beyond the tolerance: where two experts are nearly as likely,
-one step of an activation chooses the other, and the row is another function's.
+one step of an activation chooses the other, and the row is another function's, as is what attends it.
 """
 
 
