@@ -29,9 +29,9 @@ NEAR_TIE = 0.05
 
 NEAR_TIE_INT8 = 1.0
 """
-Likewise under int8, where another order of sums rounds activations apart, layer by layer, until all of them are: then as
-much moves as from dequant to int8. On SmolLM2 that moves the distance of the two best logits by 0.14 on the average, by
-0.34 at 95 %, and by 1.2 at most.
+Likewise under int8, where another order of sums rounds activations apart, layer by layer, until all of them are: then
+as much moves as from dequant to int8. On SmolLM2 that moves the distance of the two best logits by 0.14 on the average,
+by 0.34 at 95 %, and by 1.2 at most.
 """
 
 _TOLERANCE = {
