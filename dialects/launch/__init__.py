@@ -57,6 +57,7 @@ from lane_mlir.dialects.launch.recurrent import (
     GateProjOp,
     GatesOp,
 )
+from lane_mlir.dialects.launch.rotated_attention import why_apart
 from lane_mlir.dialects.launch.rotations import RopeOp, RopePartsOp, Rotation
 from lane_mlir.dialects.launch.schedule import ScheduleOp, YieldOp
 from lane_mlir.dialects.launch.side_by_side import GemmPartsOp, GemvGluOp, Product
@@ -195,4 +196,5 @@ __all__ = [
     "buffer_of",
     "elements",
     "length_of",
+    "why_apart",
 ]

@@ -17,7 +17,8 @@ from lane_mlir.dialects.launch.mixture import MoeOp
 from lane_mlir.dialects.launch.movement import GatherOp
 from lane_mlir.dialects.launch.norms import NormOp
 from lane_mlir.dialects.launch.operation import ORIGIN, LaunchEffects, LaunchOp, Touch, Touched, origin
-from lane_mlir.dialects.launch.rotations import RopePartsOp
+from lane_mlir.dialects.launch.rotated_attention import why_apart
+from lane_mlir.dialects.launch.rotations import RopeOp, RopePartsOp
 from lane_mlir.dialects.tg.attributes import Numerics
 
 
@@ -134,6 +135,13 @@ class FoldOp(LaunchOp):
             raise self.refuse(f"holds {', '.join(op.name for op in launches) or 'nothing'}, expected two launches")
         if self.body.block.args:
             raise self.refuse("has block arguments, expected none")
+        first, then = self._launches()
+        if (
+            isinstance(first, RopeOp | RopePartsOp)
+            and isinstance(then, AttentionOp)
+            and (why := why_apart(first, then))
+        ):
+            raise self.refuse(f"leaves rotations to attention, but {why}")
 
 
 def _is_state(buffer: SSAValue) -> bool:

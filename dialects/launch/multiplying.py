@@ -5,7 +5,8 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from lane_mlir.cuda.kernels.gemv import QBLOCK
-from lane_mlir.dialects.launch.attributes import NumberAttr, RealAttr, Tail
+from lane_mlir.dialects.launch.attributes import DType, NumberAttr, RealAttr, Tail
+from lane_mlir.dialects.launch.buffers import buffer_of
 from lane_mlir.dialects.launch.operation import LaunchOp
 from lane_mlir.dialects.tg.attributes import Numerics
 from lane_mlir.formats import Format
@@ -34,6 +35,10 @@ def expect_squares(op: LaunchOp, squares: SSAValue | None, eps: RealAttr | None,
         raise op.refuse("has the sums of squares of its activation if and only if it has the norm's epsilon")
     if squares is not None and k % QBLOCK:
         raise op.refuse(f"divides rows of {k} values, no whole number of blocks of {QBLOCK}")
+    if squares is not None and buffer_of(squares).dtype.data is not DType.F32:
+        raise op.refuse(f"has squares of type {buffer_of(squares).dtype.data}, expected f32")
+    if eps is not None and not eps.data > 0:
+        raise op.refuse(f"divides by a root with eps = {eps.data}, expected more than 0")
     op.expect_length("squares", squares, m * (k // QBLOCK), f"m = {m} by k = {k} in blocks of {QBLOCK}")
 
 

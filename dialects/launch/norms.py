@@ -18,7 +18,8 @@ from xdsl.irdl import (
 )
 
 from lane_mlir.cuda.kernels.gemv import QBLOCK
-from lane_mlir.dialects.launch.attributes import DstAttr, NumberAttr, Part, PartAttr, RealAttr
+from lane_mlir.dialects.launch.attributes import DstAttr, DType, NumberAttr, Part, PartAttr, RealAttr
+from lane_mlir.dialects.launch.buffers import buffer_of
 from lane_mlir.dialects.launch.directives import OptionalInto
 from lane_mlir.dialects.launch.operation import (
     FORMS,
@@ -193,6 +194,8 @@ class NormOp(LaunchOp):
             raise self.refuse(
                 f"leaves its division to its readers, but is no RMS norm of whole blocks of {QBLOCK} columns into out"
             )
+        if self.squares is not None and buffer_of(self.squares).dtype.data is not DType.F32:
+            raise self.refuse(f"has squares of type {buffer_of(self.squares).dtype.data}, expected f32")
         if self.b is not None and self.center is None:
             raise self.refuse("has a bias but does not center: only a layer norm has one")
         self.expect_units("x", self.x, rows, cols, self.part.data if self.part is not None else None, what)

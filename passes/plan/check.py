@@ -15,7 +15,19 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from lane_mlir.dialects.launch import BufferOp, Fill, LaunchOp, ScheduleOp, Touch, buffer_of
+from lane_mlir.dialects.launch import (
+    BufferOp,
+    Fill,
+    GemmPartsOp,
+    GemvGluOp,
+    GemvOp,
+    LaunchOp,
+    NormOp,
+    ScheduleOp,
+    Touch,
+    buffer_of,
+    elements,
+)
 from lane_mlir.dialects.launch.operation import Touched
 from lane_mlir.dialects.tg import Numerics
 from lane_mlir.locations import OpFailedException
@@ -46,6 +58,7 @@ def check(schedule: ScheduleOp) -> None:
     - every read is of what the host or the state provides, or of elements that a launch before has written;
     - nothing else has been written over them since: no two arrays that are live at once share bytes;
     - no launch writes what another of its operands reads, or writes twice, but in place where it says so;
+    - what a norm has left undivided is read by products that divide it by the root of its own squares, by nothing else;
     - every form touched is there, every place is inside the arena, and only state, parameters and computed buffers are
       written.
 
@@ -56,8 +69,39 @@ def check(schedule: ScheduleOp) -> None:
     for launch in schedule.launches():
         reads, writes = launch.touches(numerics)
         memory.run(launch, reads, writes)
+    check_divisions(schedule)
     for output in schedule.outputs():
         memory.read(schedule, access(output, Touch.PLAIN), "the step's output")
+
+
+def check_divisions(schedule: ScheduleOp) -> None:
+    """Refuse a reader of an undivided row that does not divide it, or one that divides what is no such row."""
+    undivided: dict[BufferOp, tuple[BufferOp, float]] = {}
+    for launch in schedule.launches():
+        for part in launch.parts():
+            is_product = isinstance(part, GemvOp | GemmPartsOp | GemvGluOp)
+            divides = is_product and part.squares is not None and part.norm_eps is not None
+            x = part.x if is_product else None
+            by = None
+            if divides and part.squares is not None and part.norm_eps is not None:
+                by = (elements(part.squares)[0], part.norm_eps.data)
+            for value in part.reads():
+                expected = undivided.get(elements(value)[0])
+                if expected is not None and (value is not x or by != expected):
+                    raise OpFailedException(
+                        launch, f"{described(launch)} reads {named(value)}, which a norm has left undivided, as it is"
+                    )
+            if by is not None and x is not None and elements(x)[0] not in undivided:
+                raise OpFailedException(
+                    launch, f"{described(launch)} divides {named(x)}, which no norm has left undivided"
+                )
+            for value in part.writes():
+                undivided.pop(elements(value)[0], None)
+            if isinstance(part, NormOp) and part.squares is not None and part.out is not None:
+                undivided[elements(part.out)[0]] = (elements(part.squares)[0], part.eps.data)
+    for output in schedule.outputs():
+        if elements(output)[0] in undivided:
+            raise OpFailedException(schedule, f"the step's output {named(output)} is left undivided by a norm")
 
 
 def access(value: SSAValue, form: Touch) -> Access:

@@ -31,7 +31,7 @@ from lane_mlir.dialects.launch import (
 from lane_mlir.dialects.tg import Numerics
 from lane_mlir.passes.fuse.report import Decision, Outcome, Report
 from lane_mlir.passes.plan.errors import named
-from lane_mlir.passes.plan.uses import Uses
+from lane_mlir.passes.plan.uses import Uses, holder
 
 DEFERRED_NORM = "deferred_norm"
 
@@ -96,7 +96,8 @@ def _check_by_columns(product: LaunchOp, norm: NormOp, numerics: Numerics) -> No
     if cols % QBLOCK:
         raise Whole(f"its rows of {cols} columns are no whole number of blocks of {QBLOCK}")
     own = product.quant is None and product.target.own is not None and norm.part is None and norm.y is None
-    if not own or (norm.rows.data, norm.cols.data) != (rows, cols) or product.y not in (norm.x, norm.add):
+    once = sum(holder(operand) is holder(product.y) for operand in norm.operands) == 1
+    if not (own and once and product.y in (norm.x, norm.add)) or (norm.rows.data, norm.cols.data) != (rows, cols):
         raise Whole("it does not norm the rows of the product as they are")
 
 
@@ -105,8 +106,9 @@ def _divides(launch: LaunchOp, x: SSAValue, numerics: Numerics) -> Product:
     product = launch.first if isinstance(launch, FoldOp) else launch
     if not isinstance(product, Product) or product.x is not x or product.squares is not None:
         raise Whole(f"{launch.kind()} reads it too, and divides nothing")
-    if isinstance(launch, FoldOp) and x in launch.then.reads():
-        raise Whole(f"{launch.kind()} reads it after its product too")
+    parts = launch.parts()
+    if sum(holder(operand) is holder(x) for part in parts for operand in part.operands) > 1:
+        raise Whole(f"{launch.kind()} reads it otherwise than as its activation too")
     if _in_tiles(product, numerics) or product.tail is not None:
         raise Whole(f"{launch.kind()} multiplies {product.m.data} rows of it by a kernel that divides nothing")
     return product

@@ -19,10 +19,9 @@ from lane_mlir.dialects.launch import (
     NumbersAttr,
     RopeOp,
     RopePartsOp,
-    Rotation,
     ScheduleOp,
     buffer_of,
-    elements,
+    why_apart,
 )
 from lane_mlir.passes.fuse.report import Decision, Outcome, Report
 from lane_mlir.passes.plan.errors import named
@@ -55,7 +54,8 @@ def defer_rotations(schedule: ScheduleOp, report: Report, *, held: bool = False)
             continue
         outcome, reason = Outcome.HELD if held else Outcome.FIRED, f"{DEFERRED_ROPE} is held" if held else ""
         try:
-            _check_heads(rope, attention)
+            if why := why_apart(rope, attention):
+                raise Apart(why)
             if list(uses.readers_within(writers[0], attention.q)) != [attention]:
                 raise Apart(f"{named(attention.q)} is read by others too")
             _check_between(rope, uses.launches[index[writers[0]] + 1 : index[attention]])
@@ -75,33 +75,6 @@ def _rotation(launch: LaunchOp) -> Rope | None:
     """The rotation that a launch is, or ends with."""
     rope = launch.then if isinstance(launch, FoldOp) else launch
     return rope if isinstance(rope, Rope) else None
-
-
-def _check_heads(rope: Rope, attention: AttentionOp) -> None:
-    """Raises Apart unless the rotations are those of the queries, and of the one key row of each sequence, or none."""
-    rows, heads = attention.rows.data, attention.heads.data
-    if rows > 1 and attention.seq is None:
-        raise Apart(f"each of its {rows} rows attends keys that other rows rotate")
-    if attention.split is not None or attention.shared is not None:
-        raise Apart("its keys are not rotated whole")
-    if rope.pos is not attention.pos or rope.hd.data != attention.hd.data:
-        raise Apart("the rotation is at another position, or of heads of another width")
-    queries = [side for side in rope.each() if side.y.own is not None and elements(side.y.own) == elements(attention.q)]
-    keys = [side for side in rope.each() if side not in queries]
-    if len(queries) != 1 or (queries[0].heads, queries[0].per_row) != (rows * heads, heads):
-        raise Apart("the rotation is not of the queries as attention reads them")
-    if not all(_sets_key_row(key, rope, attention) for key in keys) or len(keys) > 1:
-        raise Apart("what else the launch rotates is not the key row that attention reads")
-
-
-def _sets_key_row(key: Rotation, rope: Rope, attention: AttentionOp) -> bool:
-    """Whether a rotation's heads are the key heads of the row, or rows, that attention stands at."""
-    kv, dst = attention.heads.data // attention.group.data, key.y.dst
-    heads = (key.heads, key.per_row) == (attention.rows.data * kv, kv)
-    at_row = dst.row is not None and dst.row.pitch == attention.key_width and dst.unit is None
-    seq = attention.seq.data if attention.seq is not None else 0
-    at_row = at_row and key.y.param is rope.pos and key.yz == seq
-    return elements(key.y.buffer) == elements(attention.kc) and heads and at_row
 
 
 def _check_between(rope: Rope, launches: Sequence[LaunchOp]) -> None:

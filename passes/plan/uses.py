@@ -20,8 +20,8 @@ class Uses:
         self._outputs = {holder(value) for value in schedule.outputs()}
         for launch in self.launches:
             for values, users in ((launch.reads(), self.readers), (launch.writes(), self.writers)):
-                for value in values:
-                    users[holder(value)].append(launch)
+                for buffer in dict.fromkeys(map(holder, values)):
+                    users[buffer].append(launch)
 
     def readers_within(self, launch: LaunchOp, value: SSAValue) -> Sequence[LaunchOp]:
         """What reads a result that a launch alone writes and that nothing outside the step sees; else nothing."""

@@ -213,6 +213,19 @@ CASES = [
         "",
         "two launches",
     ),
+    case(
+        GEMV, "x:64 by", "x:64 over rms %s:2 eps = -1.0 by", "divides by a root with eps = -1.0, expected more than 0"
+    ),
+    case(GEMV, "x:64 by", "x:64 over rms %s:3 eps = 1.0 by", 'squares ("s") has 3 elements, expected 2'),
+    case(NORM, "weight", "squares %s:3 weight", 'squares ("s") has 3 elements, expected 2'),
+    (
+        f"launch.fold {{ {ROPE} {ATTENTION} }}",
+        "leaves rotations to attention, but the rotation is not of the queries as attention reads them",
+    ),
+    (
+        f"launch.fold {{ {ROPE.replace('%x:64', '%q:64').replace('%y:64', '%q')} {ATTENTION.replace('%q:64', '%q')} }}",
+        "leaves rotations to attention, but one of the two reads what the other, or it itself, writes",
+    ),
 ]
 
 

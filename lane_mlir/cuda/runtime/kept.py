@@ -35,7 +35,12 @@ def key_of(what: StepIdentity, chip: Chip) -> bytes:
 def find(programs: Programs | None, key: bytes) -> Executable | None:
     """The step of a key; None if it is not kept."""
     entry = None if programs is None else programs.get(key)
-    return None if entry is None else executable_of(entry.decode())
+    if entry is None:
+        return None
+    try:
+        return executable_of(entry.decode())
+    except (KeyError, TypeError, ValueError):
+        return None  # whole, but no step: it is compiled again
 
 
 def keep(programs: Programs | None, key: bytes, executable: Executable) -> None:
@@ -51,7 +56,9 @@ def sources_digest() -> str:
     """A digest of this package's sources."""
     digest = hashlib.sha256()
     for file in sorted(source_files()):
-        digest.update(file.read_bytes())
+        text = file.read_bytes()
+        digest.update(f"{file.parent.name}/{file.name} {len(text)}\n".encode())
+        digest.update(text)
     return digest.hexdigest()
 
 

@@ -182,3 +182,8 @@ def test_a_damaged_entry_is_compiled_again(
                 }[damage]
             )
     assert len(planned) == 2
+
+
+@pytest.mark.parametrize("entry", [b"{}", b"null", b"\xff\xfe", b"[1, 2"])
+def test_what_is_kept_and_no_step_is_compiled_again(entry: bytes):
+    assert kept.find({b"key": entry}, b"key") is None

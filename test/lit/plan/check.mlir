@@ -102,3 +102,75 @@ launch.schedule @twice arena 256 {
   launch.gates %b, %b, %b, %b into %y, %z (n = 4, heads = 4)
   launch.yield %y
 }
+
+// -----
+
+// CHECK: gemv_q8 into "z" reads "o", which a norm has left undivided, as it is
+launch.schedule @undivided arena 1024 {
+  %x = launch.buffer "x" f32[1x64] param plain
+  %w = launch.buffer "w" f32[64x64] constant #launch.tensor<"w", q8_0> plain
+  %y = launch.buffer "y" f32[1x64] computed plain at 0
+  %o = launch.buffer "o" f32[1x64] computed plain at 256
+  %s = launch.buffer "s" f32[1x2] computed plain at 512
+  %z = launch.buffer "z" f32[1x64] computed plain at 768
+  launch.fold {
+    launch.gemv %x by %w<q8_0> into %y (k = 64, n = 64, m = 1) f32
+    launch.norm %y squares %s out %o (rows = 1, cols = 64) eps = 1.0e-05 f32
+  }
+  launch.gemv %o by %w<q8_0> into %z (k = 64, n = 64, m = 1) f32
+  launch.yield %z
+}
+
+// -----
+
+// CHECK: gemv_q8 into "z" reads "o", which a norm has left undivided, as it is
+launch.schedule @another_eps arena 1024 {
+  %x = launch.buffer "x" f32[1x64] param plain
+  %w = launch.buffer "w" f32[64x64] constant #launch.tensor<"w", q8_0> plain
+  %y = launch.buffer "y" f32[1x64] computed plain at 0
+  %o = launch.buffer "o" f32[1x64] computed plain at 256
+  %s = launch.buffer "s" f32[1x2] computed plain at 512
+  %z = launch.buffer "z" f32[1x64] computed plain at 768
+  launch.fold {
+    launch.gemv %x by %w<q8_0> into %y (k = 64, n = 64, m = 1) f32
+    launch.norm %y squares %s out %o (rows = 1, cols = 64) eps = 1.0e-05 f32
+  }
+  launch.gemv %o over rms %s eps = 1.0e-06 by %w<q8_0> into %z (k = 64, n = 64, m = 1) f32
+  launch.yield %z
+}
+
+// -----
+
+// CHECK: gemv_q8 into "z" divides "y", which no norm has left undivided
+launch.schedule @divided_twice arena 1024 {
+  %x = launch.buffer "x" f32[1x64] param plain
+  %w = launch.buffer "w" f32[64x64] constant #launch.tensor<"w", q8_0> plain
+  %y = launch.buffer "y" f32[1x64] computed plain at 0
+  %o = launch.buffer "o" f32[1x64] computed plain at 256
+  %s = launch.buffer "s" f32[1x2] computed plain at 512
+  %z = launch.buffer "z" f32[1x64] computed plain at 768
+  launch.fold {
+    launch.gemv %x by %w<q8_0> into %y (k = 64, n = 64, m = 1) f32
+    launch.norm %y squares %s out %o (rows = 1, cols = 64) eps = 1.0e-05 f32
+  }
+  launch.gemv %y over rms %s eps = 1.0e-05 by %w<q8_0> into %z (k = 64, n = 64, m = 1) f32
+  launch.yield %z
+}
+
+// -----
+
+// CHECK: the step's output "o" is left undivided by a norm
+launch.schedule @undivided_output arena 1024 {
+  %x = launch.buffer "x" f32[1x64] param plain
+  %w = launch.buffer "w" f32[64x64] constant #launch.tensor<"w", q8_0> plain
+  %y = launch.buffer "y" f32[1x64] computed plain at 0
+  %o = launch.buffer "o" f32[1x64] computed plain at 256
+  %s = launch.buffer "s" f32[1x2] computed plain at 512
+  %z = launch.buffer "z" f32[1x64] computed plain at 768
+  launch.fold {
+    launch.gemv %x by %w<q8_0> into %y (k = 64, n = 64, m = 1) f32
+    launch.norm %y squares %s out %o (rows = 1, cols = 64) eps = 1.0e-05 f32
+  }
+  launch.gemv %o over rms %s eps = 1.0e-05 by %w<q8_0> into %z (k = 64, n = 64, m = 1) f32
+  launch.yield %o, %z
+}

@@ -204,3 +204,42 @@ launch.schedule @gather {
   launch.gemv %o by %v<q8_0> into %z (k = 64, n = 8, m = 1) f32
   launch.yield %z
 }
+
+// The norm is what a reader adds, too; also by another name.
+// CHECK-LABEL: launch.schedule @bias
+// CHECK-NOT: squares
+// WHY-NEXT: remark: @bias: deferred_norm refused on [1, 2] (o): gemv_q8 reads it otherwise than as its activation too
+launch.schedule @bias {
+  %x = launch.buffer "x" f32[1x64] param
+  %w = launch.buffer "w" f32[64x64] constant #launch.tensor<"w", q8_0>
+  %y = launch.buffer "y" f32[1x64] computed
+  %o = launch.buffer "o" f32[1x64] computed
+  %b = launch.buffer "b" f32[64] alias %o + 0
+  %v = launch.buffer "v" f32[64x64] constant #launch.tensor<"v", q8_0>
+  %z = launch.buffer "z" f32[1x64] computed
+  launch.fold {
+    launch.gemv %x by %w<q8_0> into %y (k = 64, n = 64, m = 1) f32
+    launch.norm %y out %o (rows = 1, cols = 64) eps = 1.0e-05 f32
+  } covers [1, 2] by [gemv_norm_epilogue]
+  launch.gemv %o by %v<q8_0> bias %b into %z (k = 64, n = 64, m = 1) f32
+  launch.yield %z
+}
+
+// What the product computes is added to itself.
+// CHECK-LABEL: launch.schedule @twice
+// CHECK-NOT: squares
+// WHY-NEXT: remark: @twice: deferred_norm refused on [1, 2] (o): it does not norm the rows of the product as they are
+launch.schedule @twice {
+  %x = launch.buffer "x" f32[1x64] param
+  %w = launch.buffer "w" f32[64x64] constant #launch.tensor<"w", q8_0>
+  %y = launch.buffer "y" f32[1x64] computed
+  %o = launch.buffer "o" f32[1x64] computed
+  %v = launch.buffer "v" f32[8x64] constant #launch.tensor<"v", q8_0>
+  %z = launch.buffer "z" f32[1x8] computed
+  launch.fold {
+    launch.gemv %x by %w<q8_0> into %y (k = 64, n = 64, m = 1) f32
+    launch.norm %y add %y out %o (rows = 1, cols = 64) eps = 1.0e-05 f32
+  } covers [1, 2] by [gemv_norm_epilogue]
+  launch.gemv %o by %v<q8_0> into %z (k = 64, n = 8, m = 1) f32
+  launch.yield %z
+}

@@ -237,3 +237,67 @@ launch.schedule @tails {
     values 32 + 0 scale = 0.25 (per_block = 2, splits = 1) f32 covers [3]
   launch.yield %o
 }
+
+// Values that lie where the keys do.
+// CHECK-LABEL: launch.schedule @values_in_keys
+// CHECK-NOT: launch.fold
+// WHY-NEXT: remark: @values_in_keys: deferred_rope refused on [1, 2, 3] (q): its values lie where its keys do, and are read before the key row is set
+launch.schedule @values_in_keys {
+  %pos = launch.buffer "pos" i32[1] param #tg.arg<position, 0>
+  %cos = launch.buffer "cos" f32[16x16] param
+  %sin = launch.buffer "sin" f32[16x16] param
+  %xq = launch.buffer "xq" f32[1x64] param
+  %xk = launch.buffer "xk" f32[1x32] param
+  %q = launch.buffer "q" f32[1x64] computed
+  %k = launch.buffer "k" f32[16x32] zero
+  %o = launch.buffer "o" f32[1x64] computed
+  launch.rope_parts [%xq into %q heads = 2 per_row = 2, %xk into %k at row %pos pitch 32 heads = 1 per_row = 1]
+    by %cos, %sin at %pos pairing half (hd = 32, half = 16) covers [1, 2] by [rope_parts]
+  launch.attention %q, %k, %k at %pos into %o (heads = 2, group = 2, hd = 32, vd = 32, len = 16, rows = 1)
+    values 32 + 0 scale = 0.25 (per_block = 2, splits = 1) f32 covers [3]
+  launch.yield %o
+}
+
+// Attention writes over what is rotated.
+// CHECK-LABEL: launch.schedule @over_the_input
+// CHECK-NOT: launch.fold
+// WHY-NEXT: remark: @over_the_input: deferred_rope refused on [1, 2, 3] (q): one of the two reads what the other, or it itself, writes, and blocks do both at once
+launch.schedule @over_the_input {
+  %pos = launch.buffer "pos" i32[1] param #tg.arg<position, 0>
+  %cos = launch.buffer "cos" f32[16x16] param
+  %sin = launch.buffer "sin" f32[16x16] param
+  %xq = launch.buffer "xq" f32[1x64] computed
+  %xs = launch.buffer "xs" f32[1x64] param
+  %xk = launch.buffer "xk" f32[1x32] param
+  %q = launch.buffer "q" f32[1x64] computed
+  %k = launch.buffer "k" f32[16x32] zero
+  %v = launch.buffer "v" f32[16x32] zero
+  launch.unary silu %xs into %xq (n = 64)
+  launch.rope_parts [%xq into %q heads = 2 per_row = 2, %xk into %k at row %pos pitch 32 heads = 1 per_row = 1]
+    by %cos, %sin at %pos pairing half (hd = 32, half = 16) covers [1, 2] by [rope_parts]
+  launch.attention %q, %k, %v at %pos into %xq (heads = 2, group = 2, hd = 32, vd = 32, len = 16, rows = 1)
+    values 32 + 0 scale = 0.25 (per_block = 2, splits = 1) f32 covers [3]
+  launch.yield %xq
+}
+
+// Attention reads the keys by another name.
+// CHECK-LABEL: launch.schedule @keys_by_alias
+// CHECK-NOT: launch.fold
+// WHY-NEXT: remark: @keys_by_alias: deferred_rope refused on [1, 2, 3] (q): what else the launch rotates is not the key row that attention reads
+launch.schedule @keys_by_alias {
+  %pos = launch.buffer "pos" i32[1] param #tg.arg<position, 0>
+  %cos = launch.buffer "cos" f32[16x16] param
+  %sin = launch.buffer "sin" f32[16x16] param
+  %xq = launch.buffer "xq" f32[1x64] param
+  %xk = launch.buffer "xk" f32[1x32] param
+  %q = launch.buffer "q" f32[1x64] computed
+  %k = launch.buffer "k" f32[16x32] zero
+  %v = launch.buffer "v" f32[16x32] zero
+  %o = launch.buffer "o" f32[1x64] computed
+  %ka = launch.buffer "ka" f32[16x32] alias %k + 0
+  launch.rope_parts [%xq into %q heads = 2 per_row = 2, %xk into %k at row %pos pitch 32 heads = 1 per_row = 1]
+    by %cos, %sin at %pos pairing half (hd = 32, half = 16) covers [1, 2] by [rope_parts]
+  launch.attention %q, %ka, %v at %pos into %o (heads = 2, group = 2, hd = 32, vd = 32, len = 16, rows = 1)
+    values 32 + 0 scale = 0.25 (per_block = 2, splits = 1) f32 covers [3]
+  launch.yield %o
+}
