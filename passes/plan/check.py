@@ -79,19 +79,14 @@ def check_divisions(schedule: ScheduleOp) -> None:
     undivided: dict[BufferOp, tuple[BufferOp, float]] = {}
     for launch in schedule.launches():
         for part in launch.parts():
-            is_product = isinstance(part, GemvOp | GemmPartsOp | GemvGluOp)
-            divides = is_product and part.squares is not None and part.norm_eps is not None
-            x = part.x if is_product else None
-            by = None
-            if divides and part.squares is not None and part.norm_eps is not None:
-                by = (elements(part.squares)[0], part.norm_eps.data)
+            x, by = _division(part)
             for value in part.reads():
                 expected = undivided.get(elements(value)[0])
                 if expected is not None and (value is not x or by != expected):
                     raise OpFailedException(
                         launch, f"{described(launch)} reads {named(value)}, which a norm has left undivided, as it is"
                     )
-            if by is not None and x is not None and elements(x)[0] not in undivided:
+            if x is not None and by is not None and elements(x)[0] not in undivided:
                 raise OpFailedException(
                     launch, f"{described(launch)} divides {named(x)}, which no norm has left undivided"
                 )
@@ -102,6 +97,15 @@ def check_divisions(schedule: ScheduleOp) -> None:
     for output in schedule.outputs():
         if elements(output)[0] in undivided:
             raise OpFailedException(schedule, f"the step's output {named(output)} is left undivided by a norm")
+
+
+def _division(launch: LaunchOp) -> tuple[SSAValue | None, tuple[BufferOp, float] | None]:
+    """The activation of a product, and the squares and epsilon that it is divided by, if it is."""
+    if not isinstance(launch, GemvOp | GemmPartsOp | GemvGluOp):
+        return None, None
+    if launch.squares is None or launch.norm_eps is None:
+        return launch.x, None
+    return launch.x, (elements(launch.squares)[0], launch.norm_eps.data)
 
 
 def access(value: SSAValue, form: Touch) -> Access:
