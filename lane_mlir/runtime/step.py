@@ -336,6 +336,8 @@ class Step:
         yield token
         if decode is None:
             return
+        if isinstance(decode, Batching):
+            decode.select(0)  # it may have read another sequence's prompt
         decode.set_tokens(np.array([token], np.int32))
         decode.set_position(self._position)
         if sampler is None and isinstance(decode, SelfContinuing):

@@ -182,3 +182,11 @@ def test_shares_wait_for_those_who_take_them():
     assert (next(first), asked) == (1, [0])
     assert (list(second), asked) == ([], [0, 1])
     assert (list(first), asked) == ([2, 3], [0, 1, 2])
+
+
+def test_a_prompt_after_a_batch_is_alone_again(models: Path):
+    """The step of one row has read the prompt of another sequence."""
+    step = load(models / "llama-f32.gguf", context=CONTEXT)
+    before = list(step.generate_ids([1, 2, 3, 4, 5], 6))
+    assert [len(list(ids)) for ids in step.generate_ids_batch([[7, 8], [9]], 2)] == [2, 2]
+    assert list(step.generate_ids([1, 2, 3, 4, 5], 6)) == before

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from lane_mlir.diagnostics import LaneError
+from xdsl.utils.exceptions import VerifyException
 
 DTYPES = [np.float16, np.float32]
 WEIGHTS = 4e-6
@@ -265,7 +264,7 @@ def test_blocks_rotate_the_heads_of_sequences(compare: Any, random: Any, out: An
 
 
 def test_rows_of_a_chunk_do_not_rotate_the_keys_of_others(compare: Any, random: Any, out: Any, cache: Any, tables: Any):
-    with pytest.raises(LaneError, match="each of its 2 rows attends keys that other rows rotate"):
+    with pytest.raises(VerifyException, match="each of its 2 rows attends keys that other rows rotate"):
         compare(
             """launch.fold {
               launch.rope %x by %cos, %sin at %pos into %q pairing half (heads = 8, per_row = 4, hd = 32, half = 16)
