@@ -40,7 +40,7 @@ from lane_mlir.dialects.launch.attributes import (
     TailAttr,
     TensorAttr,
 )
-from lane_mlir.dialects.launch.buffers import BufferOp, buffer_of, elements, length_of
+from lane_mlir.dialects.launch.buffers import BufferOp, buffer_of, elements, holder, length_of
 from lane_mlir.dialects.launch.elementwise import BinaryOp, ScaleOp, SwiGluOp, UnaryOp
 from lane_mlir.dialects.launch.fold import FoldOp
 from lane_mlir.dialects.launch.mixture import MoeOp, Router, SharedExpert
@@ -195,6 +195,7 @@ __all__ = [
     "YieldOp",
     "buffer_of",
     "elements",
+    "holder",
     "length_of",
     "why_apart",
 ]

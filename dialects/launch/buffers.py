@@ -270,3 +270,8 @@ def length_of(value: SSAValue) -> int:
 def elements(value: SSAValue) -> tuple[BufferOp, int, int]:
     """Which elements a buffer has: what holds them, the first and the one after the last."""
     return buffer_of(value).holder(Touch.PLAIN)
+
+
+def holder(value: SSAValue, form: Touch = Touch.PLAIN) -> BufferOp:
+    """What has the elements of a form of a buffer: itself, or what it is an alias of."""
+    return buffer_of(value).holder(form)[0]

@@ -11,7 +11,7 @@ from xdsl.traits import NoTerminator
 
 from lane_mlir.dialects.launch.attention import AttentionOp
 from lane_mlir.dialects.launch.attributes import Fill
-from lane_mlir.dialects.launch.buffers import buffer_of
+from lane_mlir.dialects.launch.buffers import holder
 from lane_mlir.dialects.launch.elementwise import BinaryOp
 from lane_mlir.dialects.launch.mixture import MoeOp
 from lane_mlir.dialects.launch.movement import GatherOp
@@ -62,8 +62,8 @@ class FoldOp(LaunchOp):
 
     def reads(self) -> Sequence[SSAValue]:
         first, then = self._launches()
-        made = {_holder(value, Touch.PLAIN) for value in first.writes() if not _is_state(value)}
-        outside = (value for value in then.reads() if _holder(value, Touch.PLAIN) not in made)
+        made = {holder(value) for value in first.writes() if not _is_state(value)}
+        outside = (value for value in then.reads() if holder(value) not in made)
         return tuple(dict.fromkeys([*first.reads(), *outside]))
 
     def writes(self) -> Sequence[SSAValue]:
@@ -83,8 +83,8 @@ class FoldOp(LaunchOp):
     def touches(self, numerics: Numerics) -> tuple[Touched, Touched]:
         first, then = self._launches()
         (first_reads, first_writes), (then_reads, then_writes) = first.touches(numerics), then.touches(numerics)
-        made = {(_holder(value, form), form) for value, form in first_writes if not _is_state(value)}
-        outside = ((value, form) for value, form in then_reads if (_holder(value, form), form) not in made)
+        made = {(holder(value, form), form) for value, form in first_writes if not _is_state(value)}
+        outside = ((value, form) for value, form in then_reads if (holder(value, form), form) not in made)
         return [*first_reads, *outside], [*first_writes, *then_writes]
 
     def writes_whole(self, t: SSAValue, touch: Touch, length: int) -> bool:
@@ -146,9 +146,4 @@ class FoldOp(LaunchOp):
 
 def _is_state(buffer: SSAValue) -> bool:
     """Whether a buffer has elements that were there before the launch."""
-    return buffer_of(buffer).holder(Touch.PLAIN)[0].fill.data is not Fill.COMPUTED
-
-
-def _holder(buffer: SSAValue, form: Touch) -> SSAValue:
-    """The buffer that holds the elements of a form of a buffer: itself, or what it is an alias of."""
-    return buffer_of(buffer).holder(form)[0].buffer
+    return holder(buffer).fill.data is not Fill.COMPUTED

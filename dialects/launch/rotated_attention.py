@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from xdsl.ir import SSAValue
-
 from lane_mlir.dialects.launch.attention import AttentionOp
-from lane_mlir.dialects.launch.buffers import BufferOp, Touch, buffer_of, elements
+from lane_mlir.dialects.launch.buffers import elements, holder
 from lane_mlir.dialects.launch.rotations import RopeOp, RopePartsOp, Rotation
 
 
@@ -43,8 +41,3 @@ def _sets_key_row(key: Rotation, rope: RopeOp | RopePartsOp, attention: Attentio
     at_row = dst.row is not None and dst.row.pitch == attention.key_width and dst.unit is None
     seq = attention.seq.data if attention.seq is not None else 0
     return key.y.buffer is attention.kc and heads and at_row and key.y.param is rope.pos and key.yz == seq
-
-
-def holder(value: SSAValue) -> BufferOp:
-    """What has the elements of a buffer: itself, or what it is an alias of."""
-    return buffer_of(value).holder(Touch.PLAIN)[0]

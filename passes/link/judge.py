@@ -20,8 +20,7 @@ from lane_mlir.dialects.launch import (
     StoredTensor,
     Target,
     TensorAttr,
-    Touch,
-    buffer_of,
+    holder,
 )
 from lane_mlir.dialects.tg import (
     ArgAttr,
@@ -105,9 +104,9 @@ class Judge:
 
     def _check_whole(self, op: FusedOp, launch: LaunchOp) -> None:
         """Refuse a launch that leaves out a result of the op, or that reads what only the op itself computes."""
-        written = {_holder(buffer) for buffer in launch.writes()}
+        written = {holder(buffer) for buffer in launch.writes()}
         for result in (*op.outputs, *op.memory_writes()):
-            if result not in self._of or _holder(self._of[result]) not in written:
+            if result not in self._of or holder(self._of[result]) not in written:
                 raise Refusal(f"the launch would leave out {_origin(result)}")
         read = set(launch.reads())
         for value in self._own:
@@ -255,11 +254,6 @@ def _touched_by_both(a: Operation, b: Operation) -> str:
     shared = {*a.memory_writes()} & {*b.memory_reads(), *b.memory_writes()}
     shared |= {*b.memory_writes()} & {*a.memory_reads()}
     return ", ".join(sorted(f"%{value.name_hint or '?'}" for value in shared))
-
-
-def _holder(buffer: SSAValue) -> SSAValue:
-    """What has the elements of a buffer: itself, or what it is an alias of."""
-    return buffer_of(buffer).holder(Touch.PLAIN)[0].buffer
 
 
 def _origin(value: SSAValue) -> str:

@@ -19,6 +19,7 @@ from lane_mlir.dialects.launch import (
     Touch,
     ViewOp,
     buffer_of,
+    elements,
 )
 from lane_mlir.dialects.tg import ArgumentKind
 
@@ -96,18 +97,18 @@ class Arrays:
 
     def joined(self, values: Sequence[SSAValue]) -> SSAValue | None:
         """The array whose equal parts buffers are, in order and whole; what can be one becomes one."""
-        held = [buffer_of(value).holder(Touch.PLAIN) for value in values]
+        held = [elements(value) for value in values]
         # Each is all of a buffer of its own.
         whole = all((start, stop) == (0, root.length) for root, start, stop in held)
         if whole and self.hold([root for root, _, _ in held]):
-            held = [buffer_of(value).holder(Touch.PLAIN) for value in values]
+            held = [elements(value) for value in values]
         root, _, length = held[0]
         evenly = all(h == (root, i * length, (i + 1) * length) for i, h in enumerate(held))
         return root.buffer if evenly and root.length == len(values) * length else None
 
     def strided(self, values: Sequence[SSAValue]) -> tuple[SSAValue, int, int] | None:
         """The array of whose equal rows buffers are the same part: it, the elements of a row, where the part begins."""
-        held = [buffer_of(value).holder(Touch.PLAIN) for value in values]
+        held = [elements(value) for value in values]
         root, start, _ = held[0]
         pitch, rest = divmod(root.length, len(values))
         if rest or any(h[0] is not root or h[1] != i * pitch + start for i, h in enumerate(held)):
@@ -134,7 +135,7 @@ class Owners:
         (sequence,) = found
         if not isinstance(launch, ViewOp):
             for value in launch.writes():
-                root, start, stop = buffer_of(value).holder(Touch.PLAIN)
+                root, start, stop = elements(value)
                 if root.fill.data is Fill.COMPUTED and (start, stop) == (0, root.length) and not _sets_one_row(launch):
                     self._of[root] = sequence
         return sequence

@@ -21,6 +21,7 @@ from lane_mlir.dialects.launch import (
     ScheduleOp,
     Touch,
     buffer_of,
+    holder,
 )
 from lane_mlir.dialects.launch.operation import Touched
 from lane_mlir.dialects.tg import ArgumentKind, Numerics, TargetAttr
@@ -108,7 +109,7 @@ def set_types(schedule: ScheduleOp, target: TargetAttr) -> None:
     state, cache = DType.of(target.state.data), DType.of(target.cache.data)
     for launch in schedule.launches():
         for st in _delta_states(launch):
-            buffer_of(st).holder(Touch.PLAIN)[0].dtype = DTypeAttr(state)
+            holder(st).dtype = DTypeAttr(state)
     for buffer in schedule.buffers():
         if buffer.role is not None and buffer.role.kind.data is ArgumentKind.KV_CACHE:
             buffer.holder(Touch.PLAIN)[0].dtype = DTypeAttr(cache)

@@ -26,7 +26,7 @@ from lane_mlir.dialects.launch import (
     ScheduleOp,
     Touch,
     buffer_of,
-    elements,
+    holder,
 )
 from lane_mlir.dialects.launch.operation import Touched
 from lane_mlir.dialects.tg import Numerics
@@ -81,21 +81,21 @@ def check_divisions(schedule: ScheduleOp) -> None:
         for part in launch.parts():
             x, by = _division(part)
             for value in part.reads():
-                expected = undivided.get(elements(value)[0])
+                expected = undivided.get(holder(value))
                 if expected is not None and (value is not x or by != expected):
                     raise OpFailedException(
                         launch, f"{described(launch)} reads {named(value)}, which a norm has left undivided, as it is"
                     )
-            if x is not None and by is not None and elements(x)[0] not in undivided:
+            if x is not None and by is not None and holder(x) not in undivided:
                 raise OpFailedException(
                     launch, f"{described(launch)} divides {named(x)}, which no norm has left undivided"
                 )
             for value in part.writes():
-                undivided.pop(elements(value)[0], None)
+                undivided.pop(holder(value), None)
             if isinstance(part, NormOp) and part.squares is not None and part.out is not None:
-                undivided[elements(part.out)[0]] = (elements(part.squares)[0], part.eps.data)
+                undivided[holder(part.out)] = (holder(part.squares), part.eps.data)
     for output in schedule.outputs():
-        if elements(output)[0] in undivided:
+        if holder(output) in undivided:
             raise OpFailedException(schedule, f"the step's output {named(output)} is left undivided by a norm")
 
 
@@ -105,7 +105,7 @@ def _division(launch: LaunchOp) -> tuple[SSAValue | None, tuple[BufferOp, float]
         return None, None
     if launch.squares is None or launch.norm_eps is None:
         return launch.x, None
-    return launch.x, (elements(launch.squares)[0], launch.norm_eps.data)
+    return launch.x, (holder(launch.squares), launch.norm_eps.data)
 
 
 def access(value: SSAValue, form: Touch) -> Access:

@@ -27,11 +27,12 @@ from lane_mlir.dialects.launch import (
     NormOp,
     ScheduleOp,
     buffer_of,
+    holder,
 )
 from lane_mlir.dialects.tg import Numerics
 from lane_mlir.passes.fuse.report import Decision, Outcome, Report
 from lane_mlir.passes.plan.errors import named
-from lane_mlir.passes.plan.uses import Uses, holder
+from lane_mlir.passes.plan.uses import Uses
 
 DEFERRED_NORM = "deferred_norm"
 

@@ -21,11 +21,12 @@ from lane_mlir.dialects.launch import (
     RopePartsOp,
     ScheduleOp,
     buffer_of,
+    holder,
     why_apart,
 )
 from lane_mlir.passes.fuse.report import Decision, Outcome, Report
 from lane_mlir.passes.plan.errors import named
-from lane_mlir.passes.plan.uses import Uses, holder
+from lane_mlir.passes.plan.uses import Uses
 
 DEFERRED_ROPE = "deferred_rope"
 

@@ -8,7 +8,7 @@ their sequence become one, at the place of the last of them, unless what runs be
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -32,9 +32,9 @@ from lane_mlir.dialects.launch import (
     RopePartsOp,
     ScheduleOp,
     SetRowOp,
-    Touch,
     ViewOp,
     buffer_of,
+    elements,
 )
 from lane_mlir.passes.forms import place_name
 from lane_mlir.passes.fuse.report import Decision, Outcome, Report
@@ -42,6 +42,7 @@ from lane_mlir.passes.plan.arrays import Arrays, Owners
 from lane_mlir.passes.plan.errors import described
 from lane_mlir.passes.plan.merged import Apart, changes_of, merged_launch
 from lane_mlir.passes.plan.spans import SpansOf
+from lane_mlir.passes.plan.uses import Uses
 
 SEQUENCES = "sequences"
 
@@ -80,25 +81,18 @@ def merge_sequences(schedule: ScheduleOp, chip: Chip, report: Report, *, held: b
 
 def land_in_rows(schedule: ScheduleOp, arrays: Arrays) -> None:
     """Let results that are copied into rows of a table, and nothing else, land there; the copies go."""
-    outputs = {buffer_of(value).holder(Touch.PLAIN)[0] for value in schedule.outputs()}
-    readers: dict[BufferOp, set[LaunchOp]] = defaultdict(set)
-    writers: dict[BufferOp, set[LaunchOp]] = defaultdict(set)
-    launches = [launch for launch in schedule.launches() if not isinstance(launch, ViewOp)]
-    for launch in launches:
-        for values, users in ((launch.reads(), readers), (launch.writes(), writers)):
-            for value in values:
-                users[buffer_of(value).holder(Touch.PLAIN)[0]].add(launch)
-    for launch in launches:
-        if not isinstance(launch, SetRowOp) or not _is_row_of_fresh_table(launch, writers):
+    uses = Uses(schedule)
+    for launch in uses.launches:
+        if not isinstance(launch, SetRowOp) or not _is_row_of_fresh_table(launch, uses.writers):
             continue
         table = buffer_of(launch.table)
-        source, start, stop = buffer_of(launch.src).holder(Touch.PLAIN)
-        own = source.fill.data is Fill.COMPUTED and (start, stop) == (0, source.length) and source not in outputs
-        if not own or readers[source] != {launch} or len(writers[source]) != 1:
+        source, start, stop = elements(launch.src)
+        own = source.fill.data is Fill.COMPUTED and (start, stop) == (0, source.length) and source not in uses.outputs
+        if not own or uses.readers[source] != [launch] or len(uses.writers[source]) != 1:
             continue
         if (source.plain, source.quantized) != (launch.f32, launch.quant) or source.dtype != table.dtype:
             continue
-        (producer,) = writers[source]
+        (producer,) = uses.writers[source]
         row = launch.dst.data.row
         if row is None or row.index is None:
             continue
@@ -110,7 +104,7 @@ def land_in_rows(schedule: ScheduleOp, arrays: Arrays) -> None:
         launch.erase()
 
 
-def _is_row_of_fresh_table(launch: SetRowOp, writers: Mapping[BufferOp, set[LaunchOp]]) -> bool:
+def _is_row_of_fresh_table(launch: SetRowOp, writers: Mapping[BufferOp, Sequence[LaunchOp]]) -> bool:
     """Whether a row set is of one row of a table that is made of nothing but such rows, each set once."""
     table = buffer_of(launch.table)
     if table.fill.data is not Fill.COMPUTED or launch.count.data != 1 or launch.seq is not None:
@@ -248,14 +242,14 @@ def _is_complete(each: Sequence[Sequence[LaunchOp]]) -> bool:
 
 
 def _spans(values: Sequence[SSAValue]) -> list[tuple[BufferOp, int, int]]:
-    return [buffer_of(value).holder(Touch.PLAIN) for value in values]
+    return [elements(value) for value in values]
 
 
 def _signature(launch: LaunchOp, owners: Owners) -> Signature:
     """What launches have in common that are alike but for their sequence."""
     operands: list[Hashable] = []
     for value in launch.operands:
-        root, start, stop = buffer_of(value).holder(Touch.PLAIN)
+        root, start, stop = elements(value)
         if owners.buffer(value) is not None:
             operands.append((root.dtype.data, stop - start))
         else:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
-from lane_mlir.dialects.launch import BufferOp, Fill, LaunchOp, ScheduleOp, Touch, ViewOp, buffer_of
+from lane_mlir.dialects.launch import BufferOp, Fill, LaunchOp, ScheduleOp, ViewOp, holder
 
 
 class Uses:
@@ -17,7 +17,7 @@ class Uses:
         self.launches = [launch for launch in schedule.launches() if not isinstance(launch, ViewOp)]
         self.readers: dict[BufferOp, list[LaunchOp]] = defaultdict(list)
         self.writers: dict[BufferOp, list[LaunchOp]] = defaultdict(list)
-        self._outputs = {holder(value) for value in schedule.outputs()}
+        self.outputs = {holder(value) for value in schedule.outputs()}
         for launch in self.launches:
             for values, users in ((launch.reads(), self.readers), (launch.writes(), self.writers)):
                 for buffer in dict.fromkeys(map(holder, values)):
@@ -26,10 +26,5 @@ class Uses:
     def readers_within(self, launch: LaunchOp, value: SSAValue) -> Sequence[LaunchOp]:
         """What reads a result that a launch alone writes and that nothing outside the step sees; else nothing."""
         buffer = holder(value)
-        inside = buffer.fill.data is Fill.COMPUTED and buffer not in self._outputs
+        inside = buffer.fill.data is Fill.COMPUTED and buffer not in self.outputs
         return self.readers[buffer] if inside and self.writers[buffer] == [launch] else ()
-
-
-def holder(value: SSAValue) -> BufferOp:
-    """What has the elements of a buffer: itself, or what it is an alias of."""
-    return buffer_of(value).holder(Touch.PLAIN)[0]

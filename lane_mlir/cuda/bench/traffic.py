@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from xdsl.ir import SSAValue
-
 from lane_mlir.cuda.lowering import weight_of
 from lane_mlir.cuda.printer import BufferArgument, Use
 from lane_mlir.dialects.launch import (
@@ -27,6 +25,7 @@ from lane_mlir.dialects.launch import (
     RopePartsOp,
     Touch,
     buffer_of,
+    holder,
 )
 from lane_mlir.dialects.tg import Numerics
 
@@ -87,7 +86,7 @@ def _shares(part: LaunchOp) -> Iterator[tuple[BufferOp, float]]:
     """Constants of which a launch reads only some rows, and how many of all."""
     match part:
         case GatherOp():
-            yield _held(part.table), part.rows.data * part.cols.data / buffer_of(part.table).length
+            yield holder(part.table), part.rows.data * part.cols.data / buffer_of(part.table).length
         case RopeOp():
             yield from _table_rows(part, part.heads.data // part.per_row.data)
         case RopePartsOp():
@@ -96,14 +95,14 @@ def _shares(part: LaunchOp) -> Iterator[tuple[BufferOp, float]]:
             used = 1 - (1 - part.k.data / part.experts.data) ** part.rows.data
             for weight in (part.wg, part.wu, part.wd, part.bg, part.bu, part.bd):
                 if weight is not None:
-                    yield _held(weight), used
+                    yield holder(weight), used
         case _:
             pass
 
 
 def _table_rows(part: RopeOp | RopePartsOp, rows: int) -> Iterator[tuple[BufferOp, float]]:
     for table in (part.cos, part.sin):
-        yield _held(table), min(rows * part.half.data / buffer_of(table).length, 1.0)
+        yield holder(table), min(rows * part.half.data / buffer_of(table).length, 1.0)
 
 
 def _attended(part: LaunchOp, position: int) -> Iterator[tuple[BufferOp, float]]:
@@ -118,7 +117,7 @@ def _attended(part: LaunchOp, position: int) -> Iterator[tuple[BufferOp, float]]
         widths.append((part.k_tail, part.hd.data - part.split.data.own))
     seen: set[BufferOp] = set()
     for value, width in widths:
-        held = _held(value)
+        held = holder(value)
         # Values inside of keys are read once.
         if held not in seen:
             seen.add(held)
@@ -134,7 +133,7 @@ def attended_rows(part: AttentionOp, position: int) -> int:
 
 def _state(parts: Sequence[LaunchOp], buffer: BufferOp, held: BufferOp) -> float:
     """Bytes of state that is read and written whole; of a table, those of a row."""
-    if any(isinstance(part, DeltaOp) and _held(part.st) is held for part in parts):
+    if any(isinstance(part, DeltaOp) and holder(part.st) is held for part in parts):
         return 2.0 * buffer.length * held.dtype.data.bytes
     return held.length // held.shape.data[0] * held.dtype.data.bytes
 
@@ -168,7 +167,3 @@ def _mixture_operations(part: MoeOp) -> float:
     routed = part.k.data * 3 * part.dff.data + part.experts.data
     shared = 3 * part.sdff.data if part.sdff is not None else 0
     return 2.0 * part.rows.data * part.d.data * (routed + shared)
-
-
-def _held(value: SSAValue) -> BufferOp:
-    return buffer_of(value).holder(Touch.PLAIN)[0]
