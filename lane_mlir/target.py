@@ -28,6 +28,11 @@ class Numerics(StrEnum):
     INT8 = "int8"
     TWO_PASS_INT8 = "two_pass_int8"
 
+    @property
+    def words(self) -> int:
+        """int8 words of a quantized value; 0 where nothing is quantized."""
+        return {Numerics.DEQUANT: 0, Numerics.INT8: 1, Numerics.TWO_PASS_INT8: 2}[self]
+
 
 class Precision(StrEnum):
     """How an array of the step's state is stored."""

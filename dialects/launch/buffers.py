@@ -214,7 +214,7 @@ class BufferOp(IRDLOperation):
         """
         if form is Touch.PLAIN:
             return self.length * self.dtype.data.bytes
-        words = 2 if numerics is Numerics.TWO_PASS_INT8 else 1
+        words = max(numerics.words, 1)
         return -(-self.length // QBLOCK) * (QBLOCK + 4) * words
 
     def refuse(self, message: str) -> VerifyException:

@@ -60,4 +60,4 @@ class QuantizedForm:
 
 def word_count(numerics: Numerics) -> int:
     """int8 words a value."""
-    return 2 if numerics is Numerics.TWO_PASS_INT8 else 1
+    return max(numerics.words, 1)

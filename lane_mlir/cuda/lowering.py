@@ -40,12 +40,9 @@ from lane_mlir.dialects.launch import (
     Touch,
     buffer_of,
 )
-from lane_mlir.dialects.tg import ArgumentKind, Numerics
+from lane_mlir.dialects.tg import ArgumentKind
 from lane_mlir.formats import StoredTensor
 from lane_mlir.rope import RopeTable
-
-_WORDS = {Numerics.DEQUANT: 0, Numerics.INT8: 1, Numerics.TWO_PASS_INT8: 2}
-"""int8 words of a quantized value."""
 
 T = TypeVar("T")
 
@@ -63,7 +60,7 @@ class Lowering:
         if schedule.arena is None:
             raise LaneError(f"schedule @{schedule.sym_name.data} has no arena: run plan before")
         self.schedule, self.unit = schedule, print_unit(schedule, chip)
-        self._words = _WORDS[schedule.target.numerics.data if schedule.target is not None else Numerics.DEQUANT]
+        self._words = schedule.target.numerics.data.words if schedule.target is not None else 0
         self._weights: dict[Weight, int] = {}
         self._state: dict[StateArray, int] = {}
         self._arena, self._scratch, self._counters = Slab(), Slab(), Slab()

@@ -50,7 +50,7 @@ def quantize_words(x: Array, numerics: Numerics) -> tuple[Word, ...]:
         raise LaneError(f"cannot quantize rows of {x.shape[-1]} values, no multiple of {QUANTIZED_BLOCK}")
     words: list[Word] = []
     rest = x
-    for _ in range({Numerics.DEQUANT: 0, Numerics.INT8: 1, Numerics.TWO_PASS_INT8: 2}[numerics]):
+    for _ in range(numerics.words):
         if words:
             rest = rest - words[-1].values()
         words.append(_word(rest))

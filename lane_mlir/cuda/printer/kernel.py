@@ -108,7 +108,7 @@ class Printing:
     @property
     def words(self) -> int:
         """int8 words of a quantized value: 1, or 2 under two_pass_int8; 0 under dequant."""
-        return {Numerics.DEQUANT: 0, Numerics.INT8: 1, Numerics.TWO_PASS_INT8: 2}[self.numerics]
+        return self.numerics.words
 
     def take(self) -> tuple[Argument, ...]:
         """The arguments collected so far, for the kernel that they belong to."""
