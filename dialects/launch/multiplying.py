@@ -29,17 +29,23 @@ def expect_rows(op: LaunchOp, x: SSAValue, m: int, k: int, tail: Tail | None) ->
         raise op.refuse(f"computes rows {tail.first} to {tail.first + m} of a chunk of {tail.rows}")
 
 
-def expect_squares(op: LaunchOp, squares: SSAValue | None, eps: RealAttr | None, m: int, k: int) -> None:
-    """Refuse sums of squares that are not those of an activation of m rows."""
+def expect_squares(op: LaunchOp, squares: SSAValue | None, rows: int, columns: int) -> None:
+    """Refuse sums of squares that are not those of each block of the columns of some rows."""
+    if squares is not None and buffer_of(squares).dtype.data is not DType.F32:
+        raise op.refuse(f"has squares of type {buffer_of(squares).dtype.data}, expected f32")
+    what = f"{rows} rows of {columns} columns in blocks of {QBLOCK}"
+    op.expect_length("squares", squares, rows * (columns // QBLOCK), what)
+
+
+def expect_division(op: LaunchOp, squares: SSAValue | None, eps: RealAttr | None, m: int, k: int) -> None:
+    """Refuse what does not say how an activation of m rows is divided by the root of its mean square."""
     if (squares is None) != (eps is None):
         raise op.refuse("has the sums of squares of its activation if and only if it has the norm's epsilon")
     if squares is not None and k % QBLOCK:
         raise op.refuse(f"divides rows of {k} values, no whole number of blocks of {QBLOCK}")
-    if squares is not None and buffer_of(squares).dtype.data is not DType.F32:
-        raise op.refuse(f"has squares of type {buffer_of(squares).dtype.data}, expected f32")
     if eps is not None and not eps.data > 0:
         raise op.refuse(f"divides by a root with eps = {eps.data}, expected more than 0")
-    op.expect_length("squares", squares, m * (k // QBLOCK), f"m = {m} by k = {k} in blocks of {QBLOCK}")
+    expect_squares(op, squares, m, k)
 
 
 def multiplies_in_int8(numerics: Numerics, *formats: Format) -> bool:

@@ -18,9 +18,9 @@ from xdsl.irdl import (
 )
 
 from lane_mlir.cuda.kernels.gemv import QBLOCK
-from lane_mlir.dialects.launch.attributes import DstAttr, DType, NumberAttr, Part, PartAttr, RealAttr
-from lane_mlir.dialects.launch.buffers import buffer_of
+from lane_mlir.dialects.launch.attributes import DstAttr, NumberAttr, Part, PartAttr, RealAttr
 from lane_mlir.dialects.launch.directives import OptionalInto
+from lane_mlir.dialects.launch.multiplying import expect_squares
 from lane_mlir.dialects.launch.operation import (
     FORMS,
     ORIGIN,
@@ -194,14 +194,12 @@ class NormOp(LaunchOp):
             raise self.refuse(
                 f"leaves its division to its readers, but is no RMS norm of whole blocks of {QBLOCK} columns into out"
             )
-        if self.squares is not None and buffer_of(self.squares).dtype.data is not DType.F32:
-            raise self.refuse(f"has squares of type {buffer_of(self.squares).dtype.data}, expected f32")
         if self.b is not None and self.center is None:
             raise self.refuse("has a bias but does not center: only a layer norm has one")
         self.expect_units("x", self.x, rows, cols, self.part.data if self.part is not None else None, what)
         for name, value in (("add", self.add), ("sum", self.sum), ("out", self.out)):
             self.expect_length(name, value, rows * cols, what)
-        self.expect_length("squares", self.squares, rows * (cols // QBLOCK), f"{what} in blocks of {QBLOCK}")
+        expect_squares(self, self.squares, rows, cols)
         for name, value in (("weight", self.w), ("bias", self.b), ("pre_weight", self.pre_w)):
             self.expect_length(name, value, cols, f"cols = {cols}")
         if (into := self.into) is not None:

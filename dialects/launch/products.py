@@ -33,8 +33,8 @@ from lane_mlir.dialects.launch.multiplying import (
     NORMED,
     ONE,
     TAIL,
+    expect_division,
     expect_rows,
-    expect_squares,
     multiplies_in_int8,
 )
 from lane_mlir.dialects.launch.operation import (
@@ -199,7 +199,7 @@ class GemvOp(LaunchOp):
         self.expect_positive("k", "n", "m", "per_warp")
         self.expect_form(self.f32, self.quant)
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
-        expect_squares(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
+        expect_division(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
         self.expect_length("w", self.w, n * k, f"n = {n} by k = {k}")
         self.expect_length("bias", self.bias, n, f"n = {n}")
         self.expect_target("y", self.target, m, n)

@@ -35,8 +35,8 @@ from lane_mlir.dialects.launch.multiplying import (
     NORMED,
     ONE,
     TAIL,
+    expect_division,
     expect_rows,
-    expect_squares,
     multiplies_in_int8,
 )
 from lane_mlir.dialects.launch.operation import (
@@ -215,7 +215,7 @@ class GemmPartsOp(LaunchOp):
                 f"but its {len(parts)} products take {wanted[0]}, {wanted[1]}, {wanted[2]} and {wanted[3]}"
             )
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
-        expect_squares(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
+        expect_division(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
         for i, p in enumerate(self.each()):
             if p.n == 0:
                 raise self.refuse(f"n of product {i} is 0, expected more")
@@ -357,7 +357,7 @@ class GemvGluOp(LaunchOp):
         if len(self.formats.data) != 2:
             raise self.refuse(f"has {len(self.formats.data)} formats, expected 2: the gate's and the up weight's")
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
-        expect_squares(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
+        expect_division(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
         for name, w, bias in (("wg", self.wg, self.bg), ("wu", self.wu, self.bu)):
             self.expect_length(name, w, n * k, f"n = {n} by k = {k}")
             self.expect_length(f"bias of {name}", bias, n, f"n = {n}")
