@@ -193,7 +193,7 @@ def _merged_rotations(members: Sequence[RopeOp | RopePartsOp], arrays: Arrays) -
     if first.pos is None:
         raise Apart("its rows are at no position of a sequence")
     pos = _joined([member.pos for member in members if member.pos is not None], arrays)
-    sides = [_merged_rotation(each, arrays) for each in zip(*(_rotations(member) for member in members), strict=True)]
+    sides = [_merged_rotation(each, arrays) for each in zip(*(member.each() for member in members), strict=True)]
     return RopePartsOp(
         *(sides, first.cos, first.sin, pos),
         hd=first.hd.data,
@@ -201,14 +201,6 @@ def _merged_rotations(members: Sequence[RopeOp | RopePartsOp], arrays: Arrays) -
         pairing=first.pairing.data,
         seqs=True,
     )
-
-
-def _rotations(op: RopeOp | RopePartsOp) -> Sequence[Rotation]:
-    if isinstance(op, RopePartsOp):
-        return op.each()
-    norm = (op.norm, op.eps.data) if op.norm is not None and op.eps is not None else None
-    part = op.part.data if op.part is not None else None
-    return [Rotation(op.x, op.target, op.heads.data, op.per_row.data, part, norm)]
 
 
 def _merged_rotation(each: Sequence[Rotation], arrays: Arrays) -> Rotation:
