@@ -46,6 +46,17 @@ class Decision:
             "where": self.where,
         }
 
+    @staticmethod
+    def of(
+        rule: str, fusion_class: str, covers: tuple[int, ...], where: str, *, refusal: str = "", held: bool = False
+    ) -> Decision:
+        """What becomes of a place: refused for a reason, else held where the rule is, else fired."""
+        if refusal:
+            return Decision(rule, fusion_class, covers, Outcome.REFUSED, refusal, where)
+        if held:
+            return Decision(rule, fusion_class, covers, Outcome.HELD, f"{rule} is held", where)
+        return Decision(rule, fusion_class, covers, Outcome.FIRED, where=where)
+
 
 @dataclass(frozen=True)
 class Fired:
@@ -71,6 +82,10 @@ class Report:
     def record(self, decision: Decision, nth: int = 0) -> None:
         """Keep a decision; `nth` tells those apart that a rule makes on one place, such as on each of its products."""
         self._decisions[decision.rule, decision.fusion_class, decision.covers, nth] = decision
+
+    def add(self, decision: Decision) -> None:
+        """Keep a decision of a rule on launches, which judges each place once: those that cover nothing stay apart."""
+        self.record(decision, nth=len(self))
 
     def extend(self, other: Report) -> None:
         """Keep all decisions of another report after these."""

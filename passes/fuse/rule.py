@@ -13,7 +13,7 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from lane_mlir.dialects.tg import ViewOp
 from lane_mlir.passes.forms import covers, describe, is_reshape, place_name
 from lane_mlir.passes.fuse.graph import Candidate, Illegal, StepGraph
-from lane_mlir.passes.fuse.report import Decision, Outcome, Report
+from lane_mlir.passes.fuse.report import Decision, Report
 from lane_mlir.passes.link.judge import Judge, Refusal
 
 
@@ -89,12 +89,11 @@ class FusionRule(RewritePattern, ABC):
         """Record what became of a place: why it was refused, or that it fired. Whether it fired."""
         if numbers is None:
             numbers = tuple(number for part in place.parts for number in covers(part))
-        outcome = Outcome.REFUSED if reason else Outcome.HELD if self.rewriting.held else Outcome.FIRED
-        if outcome is Outcome.HELD:
-            reason = f"{self.name} is held"
-        where = place_name(place.parts[-1])
-        self.rewriting.report.record(Decision(self.name, place.fusion_class, numbers, outcome, reason, where))
-        if outcome is Outcome.REFUSED:
+        where, held = place_name(place.parts[-1]), self.rewriting.held
+        self.rewriting.report.record(
+            Decision.of(self.name, place.fusion_class, numbers, where, refusal=reason, held=held)
+        )
+        if reason:
             return False
         if self.rewriting.limit is not None:
             self.rewriting.limit -= 1

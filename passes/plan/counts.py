@@ -35,7 +35,7 @@ from lane_mlir.dialects.launch import (
 )
 from lane_mlir.dialects.launch.operation import ceil_div
 from lane_mlir.dialects.tg import Numerics
-from lane_mlir.passes.fuse.report import Decision, Outcome, Report
+from lane_mlir.passes.fuse.report import Decision, Report
 
 ROWS_A_WARP = "rows_a_warp"
 
@@ -72,11 +72,8 @@ def _choose(launch: LaunchOp, product: Product, report: Report, held: bool) -> N
 
 
 def _decide(report: Report, launch: LaunchOp, weight: SSAValue, reason: str, held: bool = False) -> None:
-    outcome = Outcome.REFUSED if reason else Outcome.HELD if held else Outcome.FIRED
-    if outcome is Outcome.HELD:
-        reason = f"{ROWS_A_WARP} is held"
     where = buffer_of(weight).label.data
-    report.record(Decision(ROWS_A_WARP, launch.kind(), launch.covers.data, outcome, reason, where), nth=len(report))
+    report.add(Decision.of(ROWS_A_WARP, launch.kind(), launch.covers.data, where, refusal=reason, held=held))
 
 
 def _weight(product: Product) -> SSAValue:

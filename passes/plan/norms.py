@@ -30,7 +30,7 @@ from lane_mlir.dialects.launch import (
     holder,
 )
 from lane_mlir.dialects.tg import Numerics
-from lane_mlir.passes.fuse.report import Decision, Outcome, Report
+from lane_mlir.passes.fuse.report import Decision, Report
 from lane_mlir.passes.plan.errors import named
 from lane_mlir.passes.plan.uses import Uses
 
@@ -55,7 +55,7 @@ def defer_norms(schedule: ScheduleOp, numerics: Numerics, report: Report, *, hel
         norm = launch.then if isinstance(launch, FoldOp) else None
         if not isinstance(launch, FoldOp) or not isinstance(norm, NormOp) or norm.out is None:
             continue
-        outcome, reason = Outcome.HELD if held else Outcome.FIRED, f"{DEFERRED_NORM} is held" if held else ""
+        reason = ""
         try:
             _check_by_columns(launch.first, norm, numerics)
             readers = [_divides(reader, norm.out, numerics) for reader in _readers(uses, launch, norm.out)]
@@ -63,10 +63,9 @@ def defer_norms(schedule: ScheduleOp, numerics: Numerics, report: Report, *, hel
                 _defer(launch, norm, readers)
                 deferred = True
         except Whole as why:
-            outcome, reason = Outcome.REFUSED, str(why)
+            reason = str(why)
         where = buffer_of(norm.out).label.data
-        decision = Decision(DEFERRED_NORM, launch.kind(), launch.covers.data, outcome, reason, where)
-        report.record(decision, nth=len(report))
+        report.add(Decision.of(DEFERRED_NORM, launch.kind(), launch.covers.data, where, refusal=reason, held=held))
     return deferred
 
 

@@ -24,17 +24,13 @@ from lane_mlir.dialects.launch import (
     holder,
     why_apart,
 )
-from lane_mlir.passes.fuse.report import Decision, Outcome, Report
+from lane_mlir.passes.fuse.report import Decision, Report
 from lane_mlir.passes.plan.errors import named
 from lane_mlir.passes.plan.uses import Uses
 
 DEFERRED_ROPE = "deferred_rope"
 
 Rope: TypeAlias = RopeOp | RopePartsOp
-
-
-class Apart(Exception):
-    """A rotation is not left to attention. The message says why, in a sentence."""
 
 
 def defer_rotations(schedule: ScheduleOp, report: Report, *, held: bool = False) -> bool:
@@ -53,20 +49,15 @@ def defer_rotations(schedule: ScheduleOp, report: Report, *, held: bool = False)
         rope = _rotation(writers[0]) if len(writers) == 1 else None
         if rope is None:
             continue
-        outcome, reason = Outcome.HELD if held else Outcome.FIRED, f"{DEFERRED_ROPE} is held" if held else ""
-        try:
-            if why := why_apart(rope, attention):
-                raise Apart(why)
-            if list(uses.readers_within(writers[0], attention.q)) != [attention]:
-                raise Apart(f"{named(attention.q)} is read by others too")
-            _check_between(rope, uses.launches[index[writers[0]] + 1 : index[attention]])
-        except Apart as why:
-            outcome, reason = Outcome.REFUSED, str(why)
+        between = uses.launches[index[writers[0]] + 1 : index[attention]]
+        reason = why_apart(rope, attention)
+        if not reason and list(uses.readers_within(writers[0], attention.q)) != [attention]:
+            reason = f"{named(attention.q)} is read by others too"
+        reason = reason or _why_not_later(rope, between)
         covers = tuple(sorted({*rope.covers.data, *attention.covers.data}))
         where = buffer_of(attention.q).label.data
-        decision = Decision(DEFERRED_ROPE, "rope_attention", covers, outcome, reason, where)
-        report.record(decision, nth=len(report))
-        if outcome is Outcome.FIRED:
+        report.add(Decision.of(DEFERRED_ROPE, "rope_attention", covers, where, refusal=reason, held=held))
+        if not reason and not held:
             _defer(writers[0], rope, attention, covers)
             deferred = True
     return deferred
@@ -78,13 +69,14 @@ def _rotation(launch: LaunchOp) -> Rope | None:
     return rope if isinstance(rope, Rope) else None
 
 
-def _check_between(rope: Rope, launches: Sequence[LaunchOp]) -> None:
-    """Raises Apart if what runs between would see that the rotation is later."""
+def _why_not_later(rope: Rope, launches: Sequence[LaunchOp]) -> str:
+    """Why a rotation cannot run after launches that follow it, which would see that; empty if none would."""
     read, written = {holder(v) for v in rope.reads()}, {holder(v) for v in rope.writes()}
     for launch in launches:
         reads, writes = {holder(v) for v in launch.reads()}, {holder(v) for v in launch.writes()}
         if written & (reads | writes) or read & writes:
-            raise Apart(f"{launch.kind()} between them touches what the rotation does")
+            return f"{launch.kind()} between them touches what the rotation does"
+    return ""
 
 
 def _defer(before: LaunchOp, rope: Rope, attention: AttentionOp, covers: tuple[int, ...]) -> None:

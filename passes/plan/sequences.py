@@ -37,7 +37,7 @@ from lane_mlir.dialects.launch import (
     elements,
 )
 from lane_mlir.passes.forms import place_name
-from lane_mlir.passes.fuse.report import Decision, Outcome, Report
+from lane_mlir.passes.fuse.report import Decision, Report
 from lane_mlir.passes.plan.arrays import Arrays, Owners
 from lane_mlir.passes.plan.errors import described
 from lane_mlir.passes.plan.merged import Apart, changes_of, merged_launch
@@ -203,14 +203,9 @@ class Merger:
 
     def _decide(self, members: Sequence[LaunchOp], reason: str) -> None:
         covers = tuple(sorted(number for member in members for number in member.covers.data))
-        outcome = Outcome.REFUSED if reason else Outcome.HELD if self._held else Outcome.FIRED
-        if outcome is Outcome.HELD:
-            reason = f"{SEQUENCES} is held"
         first = members[0]
         where = place_name(first) or next((buffer_of(value).label.data for value in first.writes()), "")
-        # What a hand wrote covers nothing: each place has a number.
-        decision = Decision(SEQUENCES, first.kind(), covers, outcome, reason, where)
-        self._report.record(decision, nth=len(self._report))
+        self._report.add(Decision.of(SEQUENCES, first.kind(), covers, where, refusal=reason, held=self._held))
 
     def _check_crossing(self, members: Sequence[LaunchOp]) -> None:
         """
