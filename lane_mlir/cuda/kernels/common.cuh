@@ -225,6 +225,15 @@ LANE_DEVICE void copy_async(void* shared, const void* global) {
   *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
 #endif
 }
+// The same of 4 bytes.
+LANE_DEVICE void copy_async_word(void* shared, const void* global) {
+#ifdef __CUDA_ARCH__
+  u32 to = static_cast<u32>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global) : "memory");
+#else
+  *static_cast<u32*>(shared) = *static_cast<const u32*>(global);
+#endif
+}
 LANE_DEVICE void end_copy_group() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.commit_group;" ::: "memory");

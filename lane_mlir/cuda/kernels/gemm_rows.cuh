@@ -39,15 +39,6 @@ constexpr int GEMM_ROWS_WARPS = 8, GEMM_ROWS_THREADS = GEMM_ROWS_WARPS * WARP;
 constexpr int GEMM_ROWS_UNITS = 8;  // blocks of 32 columns of a step, one a warp
 constexpr int GEMM_ROWS = 16;       // rows of the activation in shared memory
 
-LANE_DEVICE void copy_async_word(void* shared, const void* global) {
-#ifdef __CUDA_ARCH__
-  u32 to = static_cast<u32>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global) : "memory");
-#else
-  *static_cast<u32*>(shared) = *static_cast<const u32*>(global);
-#endif
-}
-
 // ---- Formats: planes of codes come first, 16 bytes a unit; the others are scales. ----
 
 // Scale and minimum of unit `unit` of a row, whose fields begin at `row[i]`, of plane i.

@@ -491,11 +491,10 @@ struct NothingAfter {
     LANE_DEVICE void read(const NothingAfter&, int, int) {}
   };
   template <GemvShape S>
-  LANE_DEVICE void run(const Kept<S>&, int, int, int) const {}
+  LANE_DEVICE void run(const Kept<S>&, int, int) const {}
 };
 
-// Several products of one activation, side by side: a block works on columns of one of them. `after` is told which
-// product it is.
+// Several products of one activation, side by side: a block works on columns of one of them.
 template <typename F, GemvShape S, typename After, typename... Products>
 LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, const After& after,
                       const Products&... products) {
@@ -539,7 +538,7 @@ LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, cons
     __syncthreads();
     if constexpr (S.quant) quantize_columns<S>(result, chosen.first, chosen.n, quantized.words, quantized.scales);
   }
-  after.template run<S>(kept, chosen.index, chosen.first, chosen.n);
+  after.template run<S>(kept, chosen.first, chosen.n);
 }
 
 // ---- launch.gemv_glu. ----

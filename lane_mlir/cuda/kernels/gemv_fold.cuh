@@ -45,7 +45,7 @@ struct NormColumns {
   };
 
   template <GemvShape S>
-  LANE_DEVICE void run(const Kept<S>& kept, int, int first, int n) const {
+  LANE_DEVICE void run(const Kept<S>& kept, int first, int n) const {
     static_assert(S.held, "the block's results are in shared memory");
     const float* result = reinterpret_cast<const float*>(shared_memory);
 #pragma unroll

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS
 from lane_mlir.cuda.printer.kernel import Folds, Kernel, Printing, constant, refuse
-from lane_mlir.cuda.printer.multiplying import Rows
 from lane_mlir.cuda.printer.norms import print_norm
-from lane_mlir.cuda.printer.products import After, Products
+from lane_mlir.cuda.printer.products import Products
 from lane_mlir.cuda.printer.rotations import print_rope
 from lane_mlir.dialects.launch import (
     FoldOp,
@@ -18,8 +17,6 @@ from lane_mlir.dialects.launch import (
     RopeOp,
     RopePartsOp,
 )
-
-_HEADER = "gemv_fold.cuh"
 
 
 def print_product_norm(launch: FoldOp, printing: Printing) -> Sequence[Kernel]:
@@ -38,7 +35,7 @@ def print_product_norm(launch: FoldOp, printing: Printing) -> Sequence[Kernel]:
     residual = then.add if products.products[0].y.buffer is then.x else then.x
     words = printing.words if then.quant is not None else 0
 
-    def after(printing: Printing, rows: Rows) -> str:
+    def after(printing: Printing) -> str:
         read = f"{printing.reads('norm_add', residual)}, {printing.reads('norm_w', then.w)}"
         written = f"{printing.writes('norm_sum', then.sum)}, {printing.writes('norm_y', then.out if f32 else None)}"
         quantized = printing.writes_quantized("norm_y", then.out) if words else "nullptr, nullptr"
@@ -46,7 +43,7 @@ def print_product_norm(launch: FoldOp, printing: Printing) -> Sequence[Kernel]:
         return f"NormColumns<{words}, {constant(f32)}>{{{read}, {written}, {quantized}, {squares}}}"
 
     f32 = then.f32 is not None
-    return [products.in_rows(printing, After(after, _HEADER, held=True))]
+    return [products.in_rows(printing, after)]
 
 
 def print_product_rope(launch: FoldOp, printing: Printing) -> Sequence[Kernel]:

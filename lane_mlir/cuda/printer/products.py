@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
@@ -55,14 +56,8 @@ def print_quant(launch: QuantOp, printing: Printing) -> Sequence[Kernel]:
     return [quantize_apart(printing, printing.reads("x", launch.x), launch.x, launch.n.data)]
 
 
-@dataclass(frozen=True)
-class After:
-    """What blocks of a matrix-vector kernel do once their columns are written: how it is written, and in which file."""
-
-    text: Callable[[Printing, Rows], str]
-    header: str
-    held: bool = False
-    """Whether it needs the results of the block."""
+After: TypeAlias = Callable[[Printing], str]
+"""How what blocks do with their results, a struct of gemv_fold.cuh with its buffers, is written."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +101,13 @@ class Products:
     def in_rows(self, printing: Printing, after: After | None = None) -> Kernel:
         """On a matrix-vector kernel, for up to 16 rows."""
         columns = sum(p.n for p in self.products)
-        held = after is not None and after.held
+        held = after is not None
         rows = Rows.choose(self.of, printing, columns, self.per_warp, f32=self.f32, quant=self.quant, held=held)
         x, quantized = self.of.input(printing), self.quantized(printing)
-        then = after.text(printing, rows) if after is not None else "NothingAfter{}"
+        then = after(printing) if after is not None else "NothingAfter{}"
         call = f"gemv<{type_of(self.of.format)}, {rows.shape}>({x}, {quantized}, {then}, {self.arguments(printing)})"
         blocks = sum(ceil_div(p.n, rows.split.columns) for p in self.products)
-        return rows.kernel(
-            f"gemv{self.parts}", call, printing, blocks, after.header if after is not None else "gemv.cuh"
-        )
+        return rows.kernel(f"gemv{self.parts}", call, printing, blocks, "gemv_fold.cuh" if held else "gemv.cuh")
 
     def in_few_rows(self, printing: Printing) -> Kernel | None:
         """On tensor cores, for 8 to 16 rows; None where no such kernel takes them."""

@@ -29,11 +29,8 @@ def rope_tables(launch: RopeOp | RopePartsOp, printing: Printing) -> str:
     return f"RopeTables{{{cos}, {sin}, {printing.reads('pos', launch.pos)}}}"
 
 
-def rope_side(rotation: Rotation, printing: Printing, suffix: str = "", *, reads_x: bool = True) -> str:
-    """
-    `RopeSide<RopeSideShape{.heads = 8}, float>{…}` with its buffers, their names before a suffix; `reads_x`: unless
-    the kernel that the rotation is in has the heads already.
-    """
+def rope_side(rotation: Rotation, printing: Printing, suffix: str = "") -> str:
+    """`RopeSide<RopeSideShape{.heads = 8}, float>{…}` with its buffers, their names before a suffix."""
     dst, norm = rotation.y.dst, rotation.norm
     shape = struct(
         "RopeSideShape",
@@ -45,7 +42,7 @@ def rope_side(rotation: Rotation, printing: Printing, suffix: str = "", *, reads
         dst=dst_of(dst) if dst != OWN else None,
         yz=rotation.yz or None,
     )
-    x = printing.reads(f"x{suffix}", rotation.x if reads_x else None)
+    x = printing.reads(f"x{suffix}", rotation.x)
     weight = printing.reads(f"norm{suffix}", norm[0] if norm is not None else None)
     y, param = printing.writes(f"y{suffix}", rotation.y.buffer), printing.reads(f"row{suffix}", rotation.y.param)
     return f"RopeSide<{shape}, {element_type(rotation.y.buffer)}>{{{x}, {weight}, {y}, {param}}}"
