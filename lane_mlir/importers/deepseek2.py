@@ -83,9 +83,9 @@ def _latent_of(model: Model, rotary: Rotary) -> _Latent:
     for name in ("attention.key_length", "attention.value_length"):
         model.optional(name, int)
     # YaRN's magnitude stands in the logits here, once for q and once for k, not in the rotation.
-    stretch = log(1 / rotary.freq_scale)
+    stretch = log(1 / rotary.scaling.freq_scale)
     multiplier = model.optional("rope.scaling.yarn_log_multiplier", float, 0.0)
-    magnitude = rotary.attn_factor * (1 + 0.1 * stretch) * (1 + 0.1 * multiplier * stretch)
+    magnitude = rotary.scaling.attn_factor * (1 + 0.1 * stretch) * (1 + 0.1 * multiplier * stretch)
     return _Latent(
         latent=model.size("attention.kv_lora_rank"),
         rotated=rotary.columns,

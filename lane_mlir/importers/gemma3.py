@@ -19,6 +19,7 @@ from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import Rotary, rotary_of
 from lane_mlir.importers.step import Step
 from lane_mlir.importers.windows import local_layers, windows_of
+from lane_mlir.rope import RopeScaling
 
 _LAYERS_OF_27B = 62
 _PERIOD = 6
@@ -35,7 +36,7 @@ def gemma3(step: Step) -> SSAValue:
     everywhere = step.rotation(rotary, Pairing.HALF) if not all(is_local) else None
     # Positions within a window are not stretched.
     base = model.optional("rope.freq_base_swa", float, 10000.0)
-    locally = step.rotation(Rotary(rotary.columns, base), Pairing.HALF) if any(is_local) else None
+    locally = step.rotation(Rotary(rotary.columns, RopeScaling(base)), Pairing.HALF) if any(is_local) else None
     x = step.scale(step.embedding(), sqrt(model.width), "token_embd_scaled")
     for layer in step.layers():
         rotation = locally if is_local[layer.index] else everywhere

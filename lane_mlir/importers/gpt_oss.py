@@ -30,7 +30,8 @@ def gpt_oss(step: Step) -> SSAValue:
     model = step.model
     windows, is_local = windows_of(step, period=_PERIOD, required=True), local_layers(model, _PERIOD)
     rotary = rotary_of(model, step.context)
-    local_rotary = replace(rotary, base=model.optional("rope.freq_base_swa", float, rotary.base))
+    local_base = model.optional("rope.freq_base_swa", float, rotary.scaling.base)
+    local_rotary = replace(rotary, scaling=replace(rotary.scaling, base=local_base))
     everywhere = step.rotation(rotary, Pairing.HALF)
     locally = everywhere if local_rotary == rotary else step.rotation(local_rotary, Pairing.HALF)
     x = step.embedding()

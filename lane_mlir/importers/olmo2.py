@@ -16,6 +16,7 @@ from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import Rotary, rotary_of
 from lane_mlir.importers.step import Layer, Rotation, Step
 from lane_mlir.importers.windows import local_layers, windows_of
+from lane_mlir.rope import RopeScaling
 
 _PERIOD = 4
 
@@ -28,7 +29,11 @@ def olmo2(step: Step) -> SSAValue:
     is_local = local_layers(model, _PERIOD) if has_windows else (False,) * model.layers
     rotary = rotary_of(model, step.context)
     everywhere = step.rotation(rotary, Pairing.HALF)
-    locally = step.rotation(Rotary(rotary.columns, rotary.base), Pairing.HALF) if any(is_local) else everywhere
+    locally = (
+        step.rotation(Rotary(rotary.columns, RopeScaling(rotary.scaling.base)), Pairing.HALF)
+        if any(is_local)
+        else everywhere
+    )
     x = step.embedding()
     for layer in step.layers():
         y = _attention(layer, x, locally if is_local[layer.index] else everywhere, windows[layer.index])

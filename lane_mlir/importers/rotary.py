@@ -6,24 +6,17 @@ from dataclasses import dataclass
 from math import log
 
 from lane_mlir.importers.model import Model
+from lane_mlir.rope import RopeScaling
 
 _SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
 @dataclass(frozen=True)
 class Rotary:
-    """
-    How positions become angles; the fields are those of `tg.rope_table`, `columns` the rotated columns of a head.
-    """
+    """How positions become angles; `columns`: the rotated columns of a head."""
 
     columns: int
-    base: float
-    freq_scale: float = 1.0
-    ext_factor: float = 0.0
-    attn_factor: float = 1.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    original_context: int = 0
+    scaling: RopeScaling
     is_long: bool = False
     """Whether long rope takes its factors for contexts beyond the original one."""
 
@@ -60,14 +53,16 @@ def rotary_of(model: Model, context: int, *, columns: int | None = None, equal_m
     if ext_factor and original < 1:
         raise model.refuse_key("rope.scaling.original_context_length", "is missing, which YaRN needs")
     return Rotary(
-        columns=columns,
-        base=base,
-        freq_scale=1.0 / factor,
-        ext_factor=ext_factor,
-        attn_factor=_attn_factor(model, factor, ext_factor, equal_magnitudes),
-        beta_fast=model.optional("rope.scaling.yarn_beta_fast", float, 32.0),
-        beta_slow=model.optional("rope.scaling.yarn_beta_slow", float, 1.0),
-        original_context=original if ext_factor else 0,
+        columns,
+        RopeScaling(
+            base=base,
+            freq_scale=1.0 / factor,
+            ext_factor=ext_factor,
+            attn_factor=_attn_factor(model, factor, ext_factor, equal_magnitudes),
+            beta_fast=model.optional("rope.scaling.yarn_beta_fast", float, 32.0),
+            beta_slow=model.optional("rope.scaling.yarn_beta_slow", float, 1.0),
+            original_context=original if ext_factor else 0,
+        ),
         is_long=context > original,
     )
 

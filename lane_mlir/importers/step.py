@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from xdsl.dialects.builtin import (
@@ -373,14 +373,8 @@ class Step(Scope):
         half = rotary.columns // 2
         table = RopeTableOp(
             TensorType(f32, (self.context, half)),
-            base=rotary.base,
             factors=self._frequency_factors(rotary, half),
-            freq_scale=rotary.freq_scale,
-            ext_factor=rotary.ext_factor,
-            attn_factor=rotary.attn_factor,
-            beta_fast=rotary.beta_fast,
-            beta_slow=rotary.beta_slow,
-            original_context=rotary.original_context,
+            **asdict(rotary.scaling),
         )
         self.append(table, "rope_table")
         table.cos.name_hint, table.sin.name_hint = "rope_cos", "rope_sin"
