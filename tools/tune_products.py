@@ -125,8 +125,8 @@ def _row_variant(case: Case, split: GemvSplit, chosen: bool) -> Variant:
         tile=split.tile,
     )
     call = (
-        f"gemv<{str(case.format).upper()}, {shape}>(GemvInput{{words, scales, values}}, QuantizedResult{{}}, "
-        f"NothingAfter{{}}, Product<{case.n}>{{w, nullptr, y, nullptr}})"
+        f"gemv<{shape}>(GemvInput{{words, scales, values}}, QuantizedResult{{}}, "
+        f"NothingAfter{{}}, Product<{str(case.format).upper()}, {case.n}>{{w, nullptr, y, nullptr}})"
     )
     label = f"lanes {split.lanes} rows {split.rows} warps {split.warps} depth {split.depth}"
     shared, threads = staged_bytes(split, case.format, case.m, case.words), 32 * split.warps
@@ -140,8 +140,8 @@ def _tiles(case: Case) -> Iterator[Variant]:
     for rows, blocks in itertools.product((32, 64, 128), (1, 2)):
         shape = struct("GemmShape", k=case.k, m=case.m, rows=rows)
         call = (
-            f"gemm<{str(case.format).upper()}, {shape}>(GemvInput{{words, scales, values}}, QuantizedResult{{}}, "
-            f"Product<{case.n}>{{w, nullptr, y, nullptr}})"
+            f"gemm<{shape}>(GemvInput{{words, scales, values}}, QuantizedResult{{}}, "
+            f"Product<{str(case.format).upper()}, {case.n}>{{w, nullptr, y, nullptr}})"
         )
         shared = gemm_shared_bytes(rows, 1, scales_halves(case.format), has_minima(case.format))
         grid, label = (-(-case.m // rows), -(-case.n // GEMM_TILE_N), 1), f"rows {rows} blocks {blocks}"

@@ -57,15 +57,16 @@ from lane_mlir.dialects.launch.operation import (
     sizes,
 )
 from lane_mlir.dialects.launch.types import BUFFER
-from lane_mlir.dialects.tg.attributes import Activation, ActivationAttr, Numerics, RowsAttr
+from lane_mlir.dialects.tg.attributes import Activation, ActivationAttr, Numerics
 from lane_mlir.formats import Format
 
 
 @dataclass(frozen=True)
 class Product:
-    """One product of several: its weight, bias, output columns, and where it lands."""
+    """One product of several: its weight and the format of it, its bias, output columns, and where it lands."""
 
     w: SSAValue
+    format: Format
     y: Target
     n: int
     bias: SSAValue | None = None
@@ -76,11 +77,12 @@ class GemmPartsOp(LaunchOp):
     """
     Several products of one activation in one launch, side by side: y_p[r, j] = Σᵢ x[r, i]·w_p[j, i] (+ bias_p[j]).
 
-    x [m, k], w_p [n_p, k] in one format, bias_p [n_p], y_p [m, n_p]. `tail`, `per_warp`, `batch` and
-    `squares` as in launch.gemv.
+    x [m, k], w_p [n_p, k] each in a format of its own, all in blocks or none (they read one form of the activation),
+    bias_p [n_p], y_p [m, n_p]. `tail`, `per_warp`, `batch` and `squares` as in launch.gemv.
 
     Example:
-        `launch.gemm_parts<q4_k> %x by [%wq into %q n = 64, %wk into %kc at row %pos pitch 32 n = 32] (k = 64, m = 1)`
+        `launch.gemm_parts %x by [%wq into %q n = 64, %wv into %vc at row %pos pitch 32 n = 32] [q4_k, q6_k]
+        (k = 256, m = 1)`
     """
 
     name = "launch.gemm_parts"
@@ -95,8 +97,8 @@ class GemmPartsOp(LaunchOp):
     y = var_operand_def(BUFFER)
     param = var_operand_def(BUFFER)
     """The row parameters of the products that land at one."""
-    format = prop_def(RowsAttr)
     products = prop_def(ArrayAttr[GemmPartAttr])
+    formats = prop_def(FormatsAttr)
     k = prop_def(NumberAttr)
     m = prop_def(NumberAttr)
     tail = opt_prop_def(TailAttr)
@@ -106,9 +108,9 @@ class GemmPartsOp(LaunchOp):
 
     custom_directives = (GemmParts,)
     assembly_format = (
-        "`` $format $x"
+        "$x"
         + NORMED
-        + " `by` custom<GemmParts>($w, $bias, $y, $param, $products)"
+        + " `by` custom<GemmParts>($w, $bias, $y, $param, $products) $formats"
         + sizes("k", "m")
         + optional("per_warp")
         + TAIL
@@ -122,7 +124,6 @@ class GemmPartsOp(LaunchOp):
         x: SSAValue,
         products: Sequence[Product],
         *,
-        format: Format,
         k: int,
         m: int,
         tail: Tail | None = None,
@@ -142,8 +143,8 @@ class GemmPartsOp(LaunchOp):
                 [p.y.param for p in products if p.y.param is not None],
             ],
             properties=fields(
-                format=format,
                 products=ArrayAttr(parts),
+                formats=tuple(p.format for p in products),
                 k=k,
                 m=m,
                 tail=tail,
@@ -157,11 +158,11 @@ class GemmPartsOp(LaunchOp):
         """The products, each with its operands."""
         biases, params = iter(self.bias), iter(self.param)
         made: list[Product] = []
-        for w, y, attr in zip(self.w, self.y, self.products.data, strict=True):
+        for w, y, attr, format in zip(self.w, self.y, self.products.data, self.formats.data, strict=True):
             part = attr.data
             bias = next(biases) if part.bias else None
             target = Target(y, next(params) if part.dst.takes_param else None, part.dst)
-            made.append(Product(w, target, part.n, bias))
+            made.append(Product(w, format, target, part.n, bias))
         return made
 
     def reads(self) -> Sequence[SSAValue]:
@@ -177,7 +178,7 @@ class GemmPartsOp(LaunchOp):
         return next((p.n * self.m.data for p in self.each() if p.y.own is t), None)
 
     def projected_input(self) -> SSAValue | None:
-        return self.x if self.format.data.is_block else None
+        return self.x if any(f.is_block for f in self.formats.data) else None
 
     def kind(self) -> str:
         return "gemv_parts" if self.m.data <= GEMV_ROWS or self.batch is not None else "gemm_parts"
@@ -186,12 +187,12 @@ class GemmPartsOp(LaunchOp):
         return self.batch is not None
 
     def on_tensor_cores(self, numerics: Numerics) -> bool:
-        return multiplies_in_int8(numerics, self.format.data) and not self.batch and self.m.data > GEMV_ROWS
+        return multiplies_in_int8(numerics, *self.formats.data) and not self.batch and self.m.data > GEMV_ROWS
 
     def batch_on_tensor_cores(self, numerics: Numerics) -> bool:
         return (
             numerics is not Numerics.DEQUANT
-            and self.format.data is Format.Q8_0
+            and all(f is Format.Q8_0 for f in self.formats.data)
             and self.batch is not None
             and self.m.data >= GEMV_MMA_MIN_ROWS
             and self.k.data % 32 == 0
@@ -202,7 +203,7 @@ class GemmPartsOp(LaunchOp):
         return sum(part.data.n for part in self.products)
 
     def gemm_rows(self, numerics: Numerics) -> int:
-        return gemm_blk_rows(self.format.data, numerics is Numerics.TWO_PASS_INT8)
+        return min(gemm_blk_rows(f, numerics is Numerics.TWO_PASS_INT8) for f in self.formats.data)
 
     def verify_(self) -> None:
         k, m, parts = self.k.data, self.m.data, [part.data for part in self.products]
@@ -214,6 +215,11 @@ class GemmPartsOp(LaunchOp):
                 f"has {counts[0]} weights, {counts[1]} results, {counts[2]} biases and {counts[3]} row parameters, "
                 f"but its {len(parts)} products take {wanted[0]}, {wanted[1]}, {wanted[2]} and {wanted[3]}"
             )
+        if len(self.formats.data) != len(parts):
+            raise self.refuse(f"has {len(self.formats.data)} formats, expected {len(parts)}: one for each product")
+        if len({f.is_block for f in self.formats.data}) > 1:
+            stored = ", ".join(map(str, self.formats.data))
+            raise self.refuse(f"has weights in blocks and plain ones ({stored}), which read two forms of the activation")
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
         expect_division(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
         for i, p in enumerate(self.each()):

@@ -119,7 +119,7 @@ def bind_gemv_f32(op: GemvF32Op, buffers: Buffers) -> Run:
 def bind_gemm_parts(op: GemmPartsOp, buffers: Buffers) -> Run:
     m, products = op.m.data, op.each()
     refuse_batched_rows(op, *(p.y for p in products))
-    x = Input.of(op, buffers, op.format.data)
+    x = Input.of(op, buffers, products[0].format)
     if x.array is None:
         # Reading the words once for all products.
         values = np.empty((m, op.k.data), np.float32)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from xdsl.ir import Operation
 
 from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, FusedOp, MatmulOp, ScaleOp, UnaryOp, ViewOp
+from lane_mlir.formats import Format
 from lane_mlir.passes.forms import (
     GemvForm,
     Scope,
@@ -113,15 +114,16 @@ class GemvParts(FusionRule):
         if len(products) == 1 and (other := self._normed_product_of(form)) is not None:
             refusal = f"the other product of its activation is {describe(other)}, whose last block norms its rows"
             yield Place("gemv_parts", (op,), refusal=refusal)
-        stored = dict.fromkeys(_kind(product) for product in (*self._merged_products_of(form), *products.values()))
+        all_forms = (*self._merged_products_of(form), *products.values())
         for kind in dict.fromkeys(_kind(product) for product in products.values()):
             group = [product for product, other in products.items() if _kind(other) == kind]
+            others = dict.fromkeys(str(other.format) for other in all_forms if _kind(other) != kind)
             if len(group) > 1:
                 yield Place("gemv_parts", group, at_first=True)
-            elif len(stored) > 1:
-                others = ", ".join(dict.fromkeys(other[0] for other in stored if other != kind))
-                refusal = f"its weight is stored as {kind[0]}, those of the activation's other products as {others}"
-                yield Place("gemv_parts", group, refusal=refusal)
+            elif others:
+                stored = products[group[0]].format
+                refusal = f"its weight is stored as {stored}, those of the activation's other products as "
+                yield Place("gemv_parts", group, refusal=refusal + ", ".join(others))
 
     def _products_of(self, form: GemvForm) -> dict[Operation, GemvForm]:
         """The products of an activation, in order."""
@@ -130,12 +132,11 @@ class GemvParts(FusionRule):
         return {reader: other for reader, other in forms if other is not None and other.x == form.x}
 
     def _merged_products_of(self, form: GemvForm) -> Iterator[GemvForm]:
-        """The first product of each launch of several that an activation has already."""
+        """The products of each launch of several that an activation has already."""
         for reader in sorted(self.graph.readers(form.x), key=self.graph.index):
             if isinstance(reader, FusedOp) and reader.fusion_class.data == "gemv_parts":
-                first = gemv(head_parts(reader.parts[0])[0])
-                if first is not None:
-                    yield first
+                forms = (gemv(head_parts(part)[0]) for part in reader.parts)
+                yield from (product for product in forms if product is not None)
 
     def _normed_product_of(self, form: GemvForm) -> Operation | None:
         """A product of an activation that is normed by its last block."""
@@ -172,6 +173,6 @@ def behind(graph: StepGraph, op: Operation | None) -> Behind | None:
     return None
 
 
-def _kind(form: GemvForm) -> tuple[str, bool]:
-    """What the products of one launch have in common: how their weights are stored."""
-    return str(form.format), form.values
+def _kind(form: GemvForm) -> tuple[Format | None, bool]:
+    """What the products of one launch have in common: weights in blocks, or in one plain format, or plain values."""
+    return None if form.format.is_block else form.format, form.values

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, rows_a_warp
+from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, rows_a_warp, unit_values
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Target
 from lane_mlir.dialects.tg import Activation, Numerics
@@ -96,24 +96,25 @@ def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
 
 
 def _gemm_parts(judge: Judge, forms: Sequence[GemvForm]) -> launch.GemmPartsOp:
-    first = forms[0]
-    check_activation(judge, first.x, first.format)
-    if first.values:
+    first, formats = forms[0], [form.format for form in forms]
+    check_activation(judge, first.x, *formats)
+    if any(form.values for form in forms):
         raise Refusal("the kernel of several products takes weights in rows of a format, not plain f32 values")
-    for form in forms:
-        if (form.x, form.format, form.values) != (first.x, first.format, first.values):
-            raise Refusal("its products differ in their activation or in how their weights are stored")
+    if any(form.x != first.x for form in forms):
+        raise Refusal("its products are of several activations")
+    if len({unit_values(format) for format in formats}) > 1:
+        stored = ", ".join(map(str, dict.fromkeys(formats)))
+        raise Refusal(f"its weights are stored in formats that are read in different units: {stored}")
     widths = [form.n for form in forms]
     return launch.GemmPartsOp(
         judge.buffer(first.x),
         [
-            launch.Product(judge.buffer(f.w), judge.landing(f.landing), f.n, judge.optional_buffer(f.bias))
+            launch.Product(judge.buffer(f.w), f.format, judge.landing(f.landing), f.n, judge.optional_buffer(f.bias))
             for f in forms
         ],
-        format=first.format,
         k=first.k,
         m=first.m,
-        per_warp=rows_a_warp(first.format, sum(widths), first.k, first.m, math.gcd(*widths)),
+        per_warp=min(rows_a_warp(f, sum(widths), first.k, first.m, math.gcd(*widths)) for f in formats),
         batch=judge.is_batch(first.m),
     )
 

@@ -112,7 +112,7 @@ def _rows(product: GemvOp | GemvGluOp | MoeOp | GemmPartsOp) -> int:
         case GemmPartsOp():
             k, m = product.k.data, product.m.data
             widths = [part.data.n for part in product.products]
-            return rows_a_warp(product.format.data, sum(widths), k, m, math.gcd(*widths))
+            return min(rows_a_warp(f, sum(widths), k, m, math.gcd(*widths)) for f in product.formats.data)
         case MoeOp():
             if product.rows.data != 1:
                 return 1

@@ -125,8 +125,8 @@ def test_gemm_parts_land_in_rows_units_and_buffers(run: Any, random: Random, wei
     x, wq, wk, wv, bk = random(2, 32), random(16, 32), random(8, 32), random(8, 32), random(8)
     cache, wide = np.zeros((6, 8), dtype), np.zeros((2, 24), np.float32)
     got = run(
-        """launch.gemm_parts<q4_k> %x by [%wq into %q n = 16, %wk bias %bk into %cache at row %pos pitch 8 n = 8,
-        %wv into %wide every 24 from 16 n = 8] (k = 32, m = 2)""",
+        """launch.gemm_parts %x by [%wq into %q n = 16, %wk bias %bk into %cache at row %pos pitch 8 n = 8,
+        %wv into %wide every 24 from 16 n = 8] [q4_k, q4_k, q4_k] (k = 32, m = 2)""",
         x=x,
         wq=weight(wq),
         wk=weight(wk),
@@ -151,7 +151,7 @@ def test_gemm_parts_int8(run: Any, random: Random, weight: Any, out: Any):
     got = run(
         """launch.unary relu %s into %x (n = 32)
         launch.quant %x (n = 32)
-        launch.gemm_parts<q8_0> %x by [%wa into %a n = 8, %wb into %b n = 4] (k = 32, m = 1)""",
+        launch.gemm_parts %x by [%wa into %a n = 8, %wb into %b n = 4] [q8_0, q8_0] (k = 32, m = 1)""",
         "int8",
         s=x,
         x=out((1, 32), quantized=True),

@@ -274,36 +274,42 @@ def test_bias_and_quantized_result(emulator: Any, new_memory: Any, numerics: Num
 
 
 @pytest.mark.parametrize("numerics", [Numerics.INT8, Numerics.DEQUANT])
-def test_parts_land_in_a_cache_row_and_in_units(emulator: Any, new_memory: Any, numerics: Numerics):
-    bench, k, m = Bench(numerics, new_memory), 256, 2
+@pytest.mark.parametrize("m, kernels", [(2, 1), (9, 3), (20, 3)])
+def test_parts_in_three_formats_land_in_a_cache_row_and_in_units(
+    emulator: Any, new_memory: Any, numerics: Numerics, m: int, kernels: int
+):
+    """One kernel multiplies a few rows by weights in all formats; those of more rows take one format each."""
+    bench, k, end = Bench(numerics, new_memory), 256, m + 3
     x, values = bench.activation("x", m, k)
+    formats = (Format.Q4_K, Format.Q8_0, Format.Q6_K)
     (wq, q), (wk, kk), (wv, v) = (
-        bench.weight(n, Format.Q4_K, rows, k) for n, rows in (("wq", 64), ("wk", 33), ("wv", 32))
+        bench.weight(name, fmt, n, k) for name, fmt, n in zip(("wq", "wk", "wv"), formats, (64, 33, 32), strict=True)
     )
     bias = bench.rng.standard_normal(33).astype(np.float32)
     position = bench.given("pos", np.array([3], np.int32), DType.I32)
-    cache = bench.given("kc", np.full((8, 33), 7, np.float16), DType.F16)
+    cache = bench.given("kc", np.full((end + 3, 33), 7, np.float16), DType.F16)
     wide = bench.given("wide", np.zeros((m, 50), np.float32))
-    bench.run(
+    text = bench.run(
         emulator,
         launch.GemmPartsOp(
             x,
             [
-                Product(wq, Target(bench.buffer("q", m, 64)), 64),
-                Product(wk, Target(cache, position, Dst(row=Row(33))), 33, bench.given("bias", bias)),
-                Product(wv, Target(wide, None, Dst(unit=Part(50, 10))), 32),
+                Product(wq, formats[0], Target(bench.buffer("q", m, 64)), 64),
+                Product(wk, formats[1], Target(cache, position, Dst(row=Row(33))), 33, bench.given("bias", bias)),
+                Product(wv, formats[2], Target(wide, None, Dst(unit=Part(50, 10))), 32),
             ],
-            format=Format.Q4_K, k=k, m=m, per_warp=2,
+            k=k, m=m, per_warp=2,
         ),
     )  # fmt: skip
-    assert_close(bench.plain("q"), bench.product(values, q, Format.Q4_K))
-    rows = bench.plain("kc").reshape(8, 33)
-    expected = bench.product(values, kk, Format.Q4_K) + bias
-    assert_close(rows[3:5], expected, 2.0**-11)  # rounded to f16
+    assert text.count("__global__") == kernels
+    assert_close(bench.plain("q"), bench.product(values, q, formats[0]))
+    rows = bench.plain("kc").reshape(end + 3, 33)
+    expected = bench.product(values, kk, formats[1]) + bias
+    assert_close(rows[3:end], expected, 2.0**-11)  # rounded to f16
     assert (rows[:3] == 7).all()
-    assert (rows[5:] == 7).all()
+    assert (rows[end:] == 7).all()
     landed = bench.plain("wide").reshape(m, 50)
-    assert_close(landed[:, 10:42], bench.product(values, v, Format.Q4_K))
+    assert_close(landed[:, 10:42], bench.product(values, v, formats[2]))
     assert (landed[:, :10] == 0).all()
     assert (landed[:, 42:] == 0).all()
 
@@ -367,10 +373,10 @@ def test_few_rows_side_by_side_and_gated(emulator: Any, new_memory: Any, numeric
         launch.GemmPartsOp(
             x,
             [
-                Product(wg, Target(bench.buffer("g", m, n)), n),
-                Product(wk, Target(wide, None, Dst(unit=Part(100, 4))), n, bench.given("bk", bk)),
+                Product(wg, fmt, Target(bench.buffer("g", m, n)), n),
+                Product(wk, fmt, Target(wide, None, Dst(unit=Part(100, 4))), n, bench.given("bk", bk)),
             ],
-            format=fmt, k=k, m=m,
+            k=k, m=m,
         ),
     )  # fmt: skip
     assert [text.count(f"gemm_rows{kind}<") for kind in ("_glu", "")] == [1, 2]
@@ -406,10 +412,8 @@ def test_many_rows_on_tensor_cores_by_every_format(emulator: Any, new_memory: An
     k = 320
     x, values = bench.activation("x", m, k)
     w, weights = bench.weight("w", fmt, n, k)
-    product = Product(w, Target(cache, position, Dst(row=Row(n))), n)
-    launches.append(
-        launch.GemmPartsOp(x, [Product(w, Target(bench.buffer("z", m, n)), n), product], format=fmt, k=k, m=m)
-    )
+    product = Product(w, fmt, Target(cache, position, Dst(row=Row(n))), n)
+    launches.append(launch.GemmPartsOp(x, [Product(w, fmt, Target(bench.buffer("z", m, n)), n), product], k=k, m=m))
     expected["z"] = bench.product(values, weights, fmt)
     bench.run(emulator, *launches)
     for name, result in expected.items():

@@ -326,15 +326,15 @@ def test_a_product_beside_one_that_is_normed_at_its_end(fuse: Fuse):
     assert rewrite.refusals("gemv_parts") == [reason]
 
 
-def test_gemv_parts_of_each_format(fuse: Fuse):
+def test_gemv_parts_of_weights_in_blocks_and_of_each_plain_format(fuse: Fuse):
     def build(s: Any) -> Any:
         x = s.embedding()
-        return [s.matmul(x, stored=stored) for stored in ("q8_0", "q4_0", "q8_0", "q4_0", "f16")]
+        return [s.matmul(x, stored=stored) for stored in ("q8_0", "bf16", "q4_0", "bf16", "f16")]
 
     rewrite = fuse(build, "gemv_parts")
     assert rewrite.fired == {"gemv_parts": 2}
     assert rewrite.refusals("gemv_parts") == [
-        "its weight is stored as f16, those of the activation's other products as q8_0, q4_0"
+        "its weight is stored as f16, those of the activation's other products as q8_0, q4_0, bf16"
     ]
 
 

@@ -30,8 +30,7 @@ def test_every_rule_fires_in_a_family(found: list[Compiled]):
 def test_launches_of_a_layer(found: list[Compiled]):
     """Under int8: a fold of q, k and v, attention, its product with a norm, the gated pair, its product with a norm."""
     decode = {one.model: launches_of_layers(one) for one in found if one.kind is DECODE}
-    for model in ("llama-Q8_0", "llama-moe-Q4_K_M", "qwen3-Q8_0", "qwen3moe-moe-Q4_K_M"):
+    # In the Q4_K_M files v is stored in another format than q and k in some layers.
+    for model in ("llama-Q8_0", "llama-Q4_K_M", "llama-moe-Q4_K_M", "qwen3-Q8_0", "qwen3moe-moe-Q4_K_M"):
         assert len(decode[model]) == 2
         assert max(decode[model]) <= 5
-    # v is stored in another format than q and k in the second layer: a launch of its own.
-    assert list(decode["llama-Q4_K_M"]) == [5, 6]

@@ -27,8 +27,8 @@ def gemv(m: int = 1, n: int = 32, k: int = 64, fmt: str = "q8_0", tail: str = " 
 
 def gemm_parts(m: int = 1, n: int = 32, k: int = 64, fmt: str = "q8_0", tail: str = "") -> str:
     return (
-        f"launch.gemm_parts<{fmt}> %x:{m * k} by [%w:{n * k} into %y:{m * n} n = {n}, %v:{2 * n * k} into "
-        f"%z:{m * 2 * n} n = {2 * n}] (k = {k}, m = {m}){tail}"
+        f"launch.gemm_parts %x:{m * k} by [%w:{n * k} into %y:{m * n} n = {n}, %v:{2 * n * k} into "
+        f"%z:{m * 2 * n} n = {2 * n}] [{fmt}, {fmt}] (k = {k}, m = {m}){tail}"
     )
 
 

@@ -26,6 +26,9 @@ from lane_mlir.dialects.tg import ArgAttr, ArgumentKind
 from lane_mlir.formats import Format
 
 GEMV = "launch.gemv %x:64 by %w:32x64<q8_0> into %y:32 (k = 64, n = 32, m = 1) f32"
+PARTS = (
+    "launch.gemm_parts %x:256 by [%w:32x256 into %y:32 n = 32, %v:8x256 into %z:8 n = 8] [q8_0, q6_k] (k = 256, m = 1)"
+)
 GLU = "launch.gemv_glu %x:64 by %wg:32x64, %wu:32x64 [q8_0, q8_0] into %y:32 (k = 64, n = 32, m = 1) f32"
 NORM = "launch.norm %x:64 weight %w:64 out %o:64 (rows = 1, cols = 64) eps = 1.0e-05 f32"
 ROPE = "launch.rope %x:64 by %cos:8x16, %sin:8x16 into %y:64 pairing half (heads = 2, per_row = 2, hd = 32, half = 16)"
@@ -80,6 +83,13 @@ CASES = [
     case(GEMV, ") f32", ")", "writes its result neither as f32 nor quantized"),
     case(GEMV, ") f32", ") tail 3 of 4 f32", 'x ("x") has 64 elements, expected 256 (4 rows of the chunk by k = 64)'),
     case(GEMV, ") f32", ") tail 1 of 1 f32", "computes rows 1 to 2 of a chunk of 1"),
+    case(PARTS, "[q8_0, q6_k]", "[q8_0]", "has 1 formats, expected 2: one for each product"),
+    case(
+        PARTS,
+        "[q8_0, q6_k]",
+        "[q8_0, f16]",
+        "has weights in blocks and plain ones (q8_0, f16), which read two forms of the activation",
+    ),
     case(GLU, "%wu:32x64", "%wu:32x63", 'wu ("wu") has 2016 elements, expected 2048 (n = 32 by k = 64)'),
     case(GLU, "[q8_0, q8_0]", "[q8_0]", "has 1 formats, expected 2: the gate's and the up weight's"),
     case(GLU, "into %y:32", "up_bias %b:1 into %y:32", 'bias of wu ("b") has 1 elements, expected 32 (n = 32)'),

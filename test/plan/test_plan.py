@@ -146,8 +146,8 @@ def test_holding_rows_a_warp_undoes_what_the_judge_chose() -> None:
 
 
 PARTS = source("x", 1024) + (
-    "launch.gemm_parts<q8_0> %x by [%a:weight4096x1024 into %y:4096 n = 4096, %b:weight4096x1024 into %z:4096 n = 4096, "
-    "%c:weight{n}x1024 into %u:{n} n = {n}] (k = 1024, m = 1)"
+    "launch.gemm_parts %x by [%a:weight4096x1024 into %y:4096 n = 4096, %b:weight4096x1024 into %z:4096 n = 4096, "
+    "%c:weight{n}x1024 into %u:{n} n = {n}] [q8_0, q8_0, q8_0] (k = 1024, m = 1)"
 )
 
 

@@ -409,8 +409,9 @@ LANE_DEVICE void write_columns(const float (&values)[2][4][4], int row, int colu
 // ---- launch.gemv and launch.gemm_parts. ----
 
 // blockIdx.x: tile of rows; blockIdx.y: tile of columns, of all products.
-template <typename F, GemmShape S, typename... Products>
+template <GemmShape S, typename... Products>
 LANE_DEVICE void gemm(const GemvInput& x, const QuantizedResult& quantized, const Products&... products) {
+  using F = FormatOf<Products...>;
   using Unit = TileUnitOf<F>;
   constexpr bool HALVES = Unit::HALVES, MIN = Unit::MIN;
   let_successor_start();

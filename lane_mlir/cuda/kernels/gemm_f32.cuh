@@ -223,8 +223,9 @@ struct SplitScratch {
 };
 
 // blockIdx.x: tile of rows; blockIdx.y: tile of columns, of all products; blockIdx.z: split.
-template <typename F, GemmF32Shape S, typename... Products>
+template <GemmF32Shape S, typename... Products>
 LANE_DEVICE void gemm_f32(const GemvInput& x, const SplitScratch& scratch, const Products&... products) {
+  using F = FormatOf<Products...>;
   let_successor_start();
   using Weights = typename Choice<S.transposed, GemmF32Transposed<S>, GemmF32Weights<F, S>>::type;
   Weights weights;

@@ -402,8 +402,9 @@ LANE_DEVICE void write_block(int first, int n, const QuantizedResult& quantized,
 
 // ---- launch.gemv and launch.gemm_parts. ----
 
-template <typename F, GemmRowsShape S, typename... Products>
+template <GemmRowsShape S, typename... Products>
 LANE_DEVICE void gemm_rows(const GemvInput& x, const QuantizedResult& quantized, const Products&... products) {
+  using F = FormatOf<Products...>;
   let_successor_start();
   Chosen<S.columns(), Products...> chosen(blockIdx.x, products...);
   Planes<F> planes = chosen.template planes<F, S.k>();

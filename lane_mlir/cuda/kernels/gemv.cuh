@@ -383,9 +383,10 @@ LANE_DEVICE void quantize_columns(const float* result, int first, int n, i8* wor
 
 // ---- launch.gemv and launch.gemm_parts. ----
 
-// One product: N outputs a row, where they land.
-template <int N, Dst D = Dst{}, typename T = float>
+// One product: the format of its weight, N outputs a row, where they land.
+template <typename F, int N, Dst D = Dst{}, typename T = float>
 struct Product {
+  using Format = F;
   using Type = T;
   static constexpr int n = N;
   const u8* weight;
@@ -399,6 +400,21 @@ struct Product {
   static LANE_CONSTANT i64 begin() { return (D.row_index > 0 ? D.row_pitch * D.row_index : 0) + D.unit_offset; }
   static LANE_CONSTANT i64 param_pitch() { return D.takes_param() ? D.row_pitch : 0; }
 };
+
+// Whether a weight of some products is in format F.
+template <typename F, typename... Products>
+LANE_CONSTANT bool any_in() {
+  return (Same<F, typename Products::Format>::value || ...);
+}
+
+// The format of products that are all in one.
+template <typename First, typename... Rest>
+struct OneFormat {
+  static_assert((Same<typename First::Format, typename Rest::Format>::value && ...), "the weights are in one format");
+  using type = typename First::Format;
+};
+template <typename... Products>
+using FormatOf = typename OneFormat<Products...>::type;
 
 // The product of several, side by side, that a block works on: a tile of COLUMNS columns of it, from `first` on.
 template <int COLUMNS, typename... Products>
@@ -435,7 +451,16 @@ struct Chosen {
     tile -= TILES;
   }
 
-  // The planes of its weight, whose rows have K columns.
+  // Whether its weight is in format F.
+  template <typename F>
+  LANE_DEVICE bool is_in() const {
+    int at = 0;
+    bool found = false;
+    ((found |= at++ == index && Same<F, typename Products::Format>::value), ...);
+    return found;
+  }
+
+  // The planes of its weight, in format F, whose rows have K columns.
   template <typename F, int K>
   LANE_DEVICE Planes<F> planes() const {
     Planes<F> planes;
@@ -466,7 +491,9 @@ struct Chosen {
  private:
   template <typename F, int K, typename P>
   LANE_DEVICE void take_planes(int at, Planes<F>& planes) const {
-    if (at == index) planes = planes_of<F, P::n, K>(weight);
+    if constexpr (Same<F, typename P::Format>::value) {
+      if (at == index) planes = planes_of<F, P::n, K>(weight);
+    }
   }
 
   void* y = nullptr;
@@ -494,13 +521,11 @@ struct NothingAfter {
   LANE_DEVICE void run(const Kept<S>&, int, int) const {}
 };
 
-// Several products of one activation, side by side: a block works on columns of one of them.
+// What a block computes of the product that it works on, whose weight is in format F.
 template <typename F, GemvShape S, typename After, typename... Products>
-LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, const After& after,
-                      const Products&... products) {
+LANE_DEVICE void multiply_chosen(const GemvInput& x, const QuantizedResult& quantized, const After& after,
+                                 Chosen<S.columns(), Products...>& chosen) {
   constexpr int COLUMNS = S.columns();
-  let_successor_start();
-  Chosen<COLUMNS, Products...> chosen(blockIdx.x, products...);
   WeightRows<F, S, ((Products::n % S.rows == 0) && ...)> weight;
   int column = chosen.first + group_column<S>();
   weight.start(chosen.template planes<F, S.k>(), column, chosen.n);
@@ -539,6 +564,30 @@ LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, cons
     if constexpr (S.quant) quantize_columns<S>(result, chosen.first, chosen.n, quantized.words, quantized.scales);
   }
   after.template run<S>(kept, chosen.first, chosen.n);
+}
+
+// The same in the format that the weight is in, one of those of First and the rest: a format's turn is its last product.
+template <GemvShape S, typename First, typename... Rest, typename After, typename... Products>
+LANE_DEVICE void multiply_in_format(const GemvInput& x, const QuantizedResult& quantized, const After& after,
+                                    Chosen<S.columns(), Products...>& chosen) {
+  using F = typename First::Format;
+  if constexpr (sizeof...(Rest) == 0) {
+    multiply_chosen<F, S>(x, quantized, after, chosen);
+  } else {
+    if constexpr (!any_in<F, Rest...>()) {
+      if (chosen.template is_in<F>()) return multiply_chosen<F, S>(x, quantized, after, chosen);
+    }
+    multiply_in_format<S, Rest...>(x, quantized, after, chosen);
+  }
+}
+
+// Several products of one activation, side by side: a block works on columns of one of them.
+template <GemvShape S, typename After, typename... Products>
+LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, const After& after,
+                      const Products&... products) {
+  let_successor_start();
+  Chosen<S.columns(), Products...> chosen(blockIdx.x, products...);
+  multiply_in_format<S, Products...>(x, quantized, after, chosen);
 }
 
 // ---- launch.gemv_glu. ----

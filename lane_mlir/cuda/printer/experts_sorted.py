@@ -212,8 +212,8 @@ class SortedMixture:
         hidden = f"GemvInput{{{self._quantized(printing, 'shared_hidden', rows, dff)}, nullptr}}"
         weight, result = printing.weight("w_down", expert.wd), printing.scratch("shared", "float", 4 * rows * d)
         shape = self._shape(dff, tile, rows, glu=False)
-        product = f"Product<{d}>{{{weight}, nullptr, {result}, nullptr}}"
-        call = f"gemm<{type_of(down)}, {shape}>({hidden}, QuantizedResult{{}}, {product})"
+        product = f"Product<{type_of(down)}, {d}>{{{weight}, nullptr, {result}, nullptr}}"
+        call = f"gemm<{shape}>({hidden}, QuantizedResult{{}}, {product})"
         grid = (ceil_div(rows, tile), ceil_div(d, GEMM_TILE_N), 1)
         return [first, self._kernel("moe_shared", call, printing, grid, 2 * tile, self._bytes(tile, down))]
 

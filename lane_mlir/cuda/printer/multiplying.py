@@ -91,12 +91,12 @@ class Multiplication:
 
 
 def product_of(printing: Printing, product: Product, suffix: str = "", y: str | None = None) -> str:
-    """A product with its buffers, `Product<192, Dst{…}, float>{w, bias, y, row}`; `y`: where it lands instead."""
+    """A product with its buffers, `Product<Q8_0, 192, Dst{…}, float>{w, bias, y, row}`; `y`: where it lands instead."""
     weight, bias = printing.weight(f"w{suffix}", product.w), printing.reads(f"bias{suffix}", product.bias)
     if y is not None:
-        return f"Product<{product.n}>{{{weight}, {bias}, {y}, nullptr}}"
+        return f"Product<{type_of(product.format)}, {product.n}>{{{weight}, {bias}, {y}, nullptr}}"
     y, param = printing.writes(f"y{suffix}", product.y.buffer), printing.reads(f"row{suffix}", product.y.param)
-    arguments = f"{product.n}, {dst_of(product.y.dst)}, {element_type(product.y.buffer)}"
+    arguments = f"{type_of(product.format)}, {product.n}, {dst_of(product.y.dst)}, {element_type(product.y.buffer)}"
     return f"Product<{arguments}>{{{weight}, {bias}, {y}, {param}}}"
 
 

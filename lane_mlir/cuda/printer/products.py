@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
 from lane_mlir.cuda.kernels.gemm import GEMM_TILE_N
-from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, unit_values
+from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS, GEMV_ROWS, unit_values
 from lane_mlir.cuda.printer.few_rows import FewRows
 from lane_mlir.cuda.printer.kernel import (
     Kernel,
@@ -73,17 +73,32 @@ class Products:
     @staticmethod
     def of_launch(launch: GemvOp | GemmPartsOp) -> Products:
         tail = launch.tail.data if launch.tail is not None else None
-        of = Multiplication(launch, launch.format.data, launch.x, launch.k.data, launch.m.data, tail)
+        f32, quant = True, False
         if isinstance(launch, GemmPartsOp):
             products = launch.each()
-            refuse_batched_rows(launch, *(product.y for product in products))
-            return Products(of, products, launch.per_warp.data)
-        refuse_batched_rows(launch, launch.target)
-        product = Product(launch.w, launch.target, launch.n.data, launch.bias)
-        f32, quant = launch.f32 is not None, launch.quant is not None
-        if quant and not launch.target.dst.own:
-            raise refuse(launch, "it quantizes a result that is part of a buffer")
-        return Products(of, [product], launch.per_warp.data, f32, quant)
+        else:
+            products = [Product(launch.w, launch.format.data, launch.target, launch.n.data, launch.bias)]
+            f32, quant = launch.f32 is not None, launch.quant is not None
+            if quant and not launch.target.dst.own:
+                raise refuse(launch, "it quantizes a result that is part of a buffer")
+        refuse_batched_rows(launch, *(product.y for product in products))
+        # The lanes of a block share the widest format's rows, and have as much of it on their way as they can.
+        widest = max((product.format for product in products), key=lambda f: f.bytes / f.values)
+        of = Multiplication(launch, widest, launch.x, launch.k.data, launch.m.data, tail)
+        for product in products:
+            replace(of, format=product.format).check()
+        return Products(of, products, launch.per_warp.data, f32, quant)
+
+    @property
+    def formats(self) -> Sequence[Format]:
+        """Those of the weights, each once."""
+        return list(dict.fromkeys(product.format for product in self.products))
+
+    def by_format(self) -> Iterator[Products]:
+        """The products of each format."""
+        for format in self.formats:
+            products = [product for product in self.products if product.format is format]
+            yield replace(self, of=replace(self.of, format=format), products=products)
 
     @property
     def parts(self) -> str:
@@ -105,9 +120,10 @@ class Products:
         rows = Rows.choose(self.of, printing, columns, self.per_warp, f32=self.f32, quant=self.quant, held=held)
         x, quantized = self.of.input(printing), self.quantized(printing)
         then = after(printing) if after is not None else "NothingAfter{}"
-        call = f"gemv<{type_of(self.of.format)}, {rows.shape}>({x}, {quantized}, {then}, {self.arguments(printing)})"
+        call = f"gemv<{rows.shape}>({x}, {quantized}, {then}, {self.arguments(printing)})"
         blocks = sum(ceil_div(p.n, rows.split.columns) for p in self.products)
-        return rows.kernel(f"gemv{self.parts}", call, printing, blocks, "gemv_fold.cuh" if held else "gemv.cuh")
+        others = "".join(f"_{format}" for format in self.formats if format is not self.of.format)
+        return rows.kernel(f"gemv{self.parts}{others}", call, printing, blocks, "gemv_fold.cuh" if held else "gemv.cuh")
 
     def in_few_rows(self, printing: Printing) -> Kernel | None:
         """On tensor cores, for 8 to 16 rows; None where no such kernel takes them."""
@@ -116,7 +132,7 @@ class Products:
         if rows is None:
             return None
         x, quantized = self.of.input(printing), self.quantized(printing)
-        call = f"gemm_rows<{type_of(self.of.format)}, {rows.shape}>({x}, {quantized}, {self.arguments(printing)})"
+        call = f"gemm_rows<{rows.shape}>({x}, {quantized}, {self.arguments(printing)})"
         blocks = sum(ceil_div(n, rows.columns) for n in widths)
         return rows.kernel(f"gemm_rows{self.parts}", call, printing, blocks)
 
@@ -124,7 +140,7 @@ class Products:
         """On tensor cores."""
         tiles = Tiles.choose(self.of, printing, f32=self.f32, quant=self.quant)
         x, quantized = self.of.input(printing), self.quantized(printing)
-        call = f"gemm<{type_of(self.of.format)}, {tiles.shape}>({x}, {quantized}, {self.arguments(printing)})"
+        call = f"gemm<{tiles.shape}>({x}, {quantized}, {self.arguments(printing)})"
         return tiles.kernel(f"gemm{self.parts}", call, printing, sum(ceil_div(p.n, GEMM_TILE_N) for p in self.products))
 
     def in_f32_tiles(self, printing: Printing) -> list[Kernel]:
@@ -135,20 +151,23 @@ class Products:
             values = printing.scratch("values", "float", 4 * size)
         made = self.arguments(printing) if values is None else product_of(printing, self.products[0], y=values)
         x, scratch = tiles.input(printing), tiles.scratch(printing)
-        call = f"gemm_f32<{type_of(self.of.format)}, {tiles.shape}>({x}, {scratch}, {made})"
+        call = f"gemm_f32<{tiles.shape}>({x}, {scratch}, {made})"
         kernels = [tiles.kernel(f"gemm{self.parts}_f32", call, printing)]
         if self.quant:
             kernels.append(quantize_made(printing, self.products[0].y.buffer, size, self.f32))
         return kernels
 
     def kernels(self, printing: Printing) -> Sequence[Kernel]:
+        """One for all products where there is a choice of matrix-vector kernels; the others take one format each."""
         if self.of.launch.on_tensor_cores(printing.numerics):
-            return [self.in_tiles(printing)]
+            return [one.in_tiles(printing) for one in self.by_format()]
+        if self.of.m < GEMV_MMA_MIN_ROWS:
+            return [self.in_rows(printing)]
         if self.of.m <= GEMV_ROWS:
-            return [self.in_few_rows(printing) or self.in_rows(printing)]
+            return [one.in_few_rows(printing) or one.in_rows(printing) for one in self.by_format()]
         if self.of.words(printing):
             raise refuse(self.of.launch, f"it is a batch of {self.of.m} sequences, of which kernels take {GEMV_ROWS}")
-        return self.in_f32_tiles(printing)
+        return [kernel for one in self.by_format() for kernel in one.in_f32_tiles(printing)]
 
 
 def refuse_batched_rows(launch: LaunchOp, *targets: Target) -> None:
@@ -226,14 +245,14 @@ def _gated_in_f32(launch: GemvGluOp, printing: Printing, of: Multiplication) -> 
 def print_gemv_f32(launch: GemvF32Op, printing: Printing) -> Sequence[Kernel]:
     n, k, m = launch.n.data, launch.k.data, launch.m.data
     refuse_batched_rows(launch, launch.target)
-    product = Product(launch.w, launch.target, n, launch.bias)
+    product = Product(launch.w, Format.F32, launch.target, n, launch.bias)
     of = Multiplication(launch, Format.F32, launch.x, k, m)
     if buffer_of(launch.w).transposed is None:
         return Products(of, [product], per_warp=1).kernels(printing)
     if m > GEMV_ROWS:
         tiles = F32Tiles.choose(of, printing, [n], transposed=True)
         x, scratch = tiles.input(printing), tiles.scratch(printing)
-        call = f"gemm_f32<F32, {tiles.shape}>({x}, {scratch}, {product_of(printing, product)})"
+        call = f"gemm_f32<{tiles.shape}>({x}, {scratch}, {product_of(printing, product)})"
         return [tiles.kernel("gemm_f32", call, printing)]
     shape = struct("GemvF32Shape", k=k, m=m, warps=launch.split.data)
     x = printing.reads("x", launch.x)

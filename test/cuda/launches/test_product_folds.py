@@ -49,7 +49,7 @@ def test_readers_divide_what_a_norm_has_left_undivided(
     undivided = "%o over rms %squares eps = 0.25"
     compare(
         f"""launch.gemv {undivided} by %w1<q8_0> into %y1 (k = 288, n = 64, m = {m}) f32
-        launch.gemm_parts<q8_0> {undivided} by [%w1 bias %b into %y2 n = 64, %w2 into %y3 n = 40] (k = 288, m = {m})
+        launch.gemm_parts {undivided} by [%w1 bias %b into %y2 n = 64, %w2 into %y3 n = 40] [q8_0, q8_0] (k = 288, m = {m})
         launch.gemv_glu {undivided} by %w1, %w3 [q8_0, q8_0] into %y4 (k = 288, n = 64, m = {m}) f32
         launch.gemv {undivided} by %w4<f32> into %y5 (k = 288, n = 8, m = {m}) f32
         """,
@@ -92,7 +92,7 @@ def test_heads_are_rotated_by_a_kernel_of_their_own(
     """The key's are normed and land in a cache; the value is not rotated."""
     got = compare(
         f"""launch.fold {{
-          launch.gemm_parts<q8_0> %x by [%wq into %q n = 192, %wk into %k n = 96, %wv into %v n = 96] (k = 128, m = {m})
+          launch.gemm_parts %x by [%wq into %q n = 192, %wk into %k n = 96, %wv into %v n = 96] [q8_0, q8_0, q8_0] (k = 128, m = {m})
           launch.rope_parts [%q into %qr heads = {4 * m} per_row = 4,
             %k norm %g eps 1.0e-05 into %kc at row %pos pitch 96 heads = {2 * m} per_row = 2]
             by %cos, %sin at %pos pairing half (hd = 48, half = 16)

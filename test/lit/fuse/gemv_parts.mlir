@@ -3,7 +3,7 @@
 // RUN: lane-opt %s -p 'fuse{held=gemv_parts remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 // RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-row-write,fuse-gemv-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
-// WOULD-COUNT-3: gemv_parts held on
+// WOULD-COUNT-4: gemv_parts held on
 // WOULD-NOT: gemv_parts held on
 // HELD-NOT: "gemv_parts"
 
@@ -12,6 +12,7 @@
 !w = tensor<64x64xf32, #tg.rows<q8_0>>
 !n = tensor<32x64xf32, #tg.rows<q8_0>>
 !q4 = tensor<64x64xf32, #tg.rows<q4_0>>
+!f16 = tensor<64x64xf32, #tg.rows<f16>>
 !cache = memref<16x64xf32>
 !pos = memref<1xi32>
 
@@ -54,7 +55,20 @@ func.func @parts_of_one_tensor(%x: !x) -> (!y, !y) {
   func.return %s, %k : !y, !y
 }
 
-// CHECK-LABEL: func.func @two_formats(
+// Blocks of any format read the same form of the activation.
+// CHECK-LABEL: func.func @formats_in_blocks(
+// CHECK:         tg.fused "gemv_parts" {
+// CHECK-NEXT:      tg.matmul[0] %x, %a
+// CHECK-NEXT:      tg.matmul[1] %x, %b
+// CHECK-NEXT:      tg.yield
+// WHY-NEXT: remark: @formats_in_blocks: gemv_parts fired on [0, 1]
+func.func @formats_in_blocks(%x: !x, %a: !w, %b: !q4) -> (!x, !x) {
+  %p = tg.matmul %x, %a : (!x, !w) -> !x
+  %q = tg.matmul %x, %b : (!x, !q4) -> !x
+  func.return %p, %q : !x, !x
+}
+
+// CHECK-LABEL: func.func @blocks_and_plain_weights(
 // CHECK:         tg.fused "gemv_parts" {
 // CHECK-NEXT:      tg.matmul[0] %x, %a
 // CHECK-NEXT:      tg.matmul[2] %x, %c
@@ -62,12 +76,12 @@ func.func @parts_of_one_tensor(%x: !x) -> (!y, !y) {
 // CHECK-NEXT:    }
 // CHECK-NEXT:    tg.matmul[1] %x, %b
 // CHECK-NOT:     tg.fused
-// WHY-NEXT: remark: @two_formats: gemv_parts fired on [0, 2]
-// WHY-NEXT: remark: @two_formats: gemv_parts refused on [1]: its weight is stored as q4_0, those of the activation's other products as q8_0
-func.func @two_formats(%x: !x, %a: !w, %b: !q4, %c: !w) -> (!x, !x, !x) {
+// WHY-NEXT: remark: @blocks_and_plain_weights: gemv_parts fired on [0, 2]
+// WHY-NEXT: remark: @blocks_and_plain_weights: gemv_parts refused on [1]: its weight is stored as f16, those of the activation's other products as q8_0, q4_0
+func.func @blocks_and_plain_weights(%x: !x, %a: !w, %b: !f16, %c: !q4) -> (!x, !x, !x) {
   %p = tg.matmul %x, %a : (!x, !w) -> !x
-  %q = tg.matmul %x, %b : (!x, !q4) -> !x
-  %r = tg.matmul %x, %c : (!x, !w) -> !x
+  %q = tg.matmul %x, %b : (!x, !f16) -> !x
+  %r = tg.matmul %x, %c : (!x, !q4) -> !x
   func.return %p, %q, %r : !x, !x, !x
 }
 

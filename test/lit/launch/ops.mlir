@@ -129,10 +129,10 @@ launch.schedule @ops target<h200, int8, cache = f16, state = bf16> arena 1048576
   launch.gemv_f32 %x by %wt into %r8 (k = 128, n = 8, m = 1) split = 2
   // CHECK-NEXT: launch.gemv_f32 %x by %wt bias %b8 into %r8 (k = 128, n = 8, m = 1) batch
   launch.gemv_f32 %x by %wt bias %b8 into %r8 (k = 128, n = 8, m = 1) batch
-  // CHECK-NEXT: launch.gemm_parts<q4_k> %x by [%w bias %b128 into %y n = 128, %wk into %kc at row %pos pitch 64 n = 64, %wk into %wide every 192 from 64 n = 64] (k = 128, m = 1) per_warp = 2 covers [8, 9] by [gemv_parts, rows_a_warp, rows_a_warp]
-  launch.gemm_parts<q4_k> %x by [%w bias %b128 into %y n = 128, %wk into %kc at row %pos pitch 64 n = 64, %wk into %wide every 192 from 64 n = 64] (k = 128, m = 1) per_warp = 2 covers [8, 9] by [gemv_parts, rows_a_warp, rows_a_warp]
-  // CHECK-NEXT: launch.gemm_parts<q4_k> %chunk by [%w into %y n = 128] (k = 128, m = 1) tail 15 of 16
-  launch.gemm_parts<q4_k> %chunk by [%w into %y n = 128] (k = 128, m = 1) tail 15 of 16
+  // CHECK-NEXT: launch.gemm_parts %x by [%w bias %b128 into %y n = 128, %wk into %kc at row %pos pitch 64 n = 64, %wk into %wide every 192 from 64 n = 64] [q4_k, q4_k, q4_k] (k = 128, m = 1) per_warp = 2 covers [8, 9] by [gemv_parts, rows_a_warp, rows_a_warp]
+  launch.gemm_parts %x by [%w bias %b128 into %y n = 128, %wk into %kc at row %pos pitch 64 n = 64, %wk into %wide every 192 from 64 n = 64] [q4_k, q4_k, q4_k] (k = 128, m = 1) per_warp = 2 covers [8, 9] by [gemv_parts, rows_a_warp, rows_a_warp]
+  // CHECK-NEXT: launch.gemm_parts %chunk by [%w into %y n = 128] [q4_k] (k = 128, m = 1) tail 15 of 16
+  launch.gemm_parts %chunk by [%w into %y n = 128] [q4_k] (k = 128, m = 1) tail 15 of 16
   // CHECK-NEXT: launch.gemv_glu %x by %w, %w [q4_k, q4_k] into %y (k = 128, n = 128, m = 1) f32 by [glu_pair]
   launch.gemv_glu %x by %w, %w [q4_k, q4_k] into %y (k = 128, n = 128, m = 1) f32 by [glu_pair]
   // CHECK-NEXT: launch.gemv_glu %x by %w, %w [q4_k, q4_k] gate_bias %b128 up_bias %b128 act gelu_tanh into %z (k = 128, n = 128, m = 1) per_warp = 2 quant batch

@@ -291,11 +291,11 @@ func.func @one_part_needs_the_other(%x: !x, %w: !w) -> (!x, !x) {
 // -----
 
 !x = tensor<1x64xf32>
-!w = tensor<64x64xf32, #tg.rows<q8_0>>
-!v = tensor<64x64xf32, #tg.rows<q4_0>>
+!w = tensor<64x64xf32, #tg.rows<bf16>>
+!v = tensor<64x64xf32, #tg.rows<f32>>
 
-// CHECK: no kernel for "gemv_parts"[0, 1], which computes %y, %z: its products differ in their activation or in how their weights are stored
-func.func @two_formats(%x: !x, %w: !w, %v: !v) -> (!x, !x) {
+// CHECK: no kernel for "gemv_parts"[0, 1], which computes %y, %z: its weights are stored in formats that are read in different units: bf16, f32
+func.func @weights_in_different_units(%x: !x, %w: !w, %v: !v) -> (!x, !x) {
   %y, %z = tg.fused "gemv_parts" {
     %a = tg.matmul %x, %w : (!x, !w) -> !x
     %b = tg.matmul %x, %v : (!x, !v) -> !x

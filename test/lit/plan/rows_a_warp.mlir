@@ -90,7 +90,7 @@ launch.schedule @too_few_together {
   %b = launch.buffer "b" f32[64x64] constant #launch.tensor<"b", q8_0>
   %y = launch.buffer "y" f32[1x128] computed
   %z = launch.buffer "z" f32[1x64] computed
-  launch.gemm_parts<q8_0> %x by [%a into %y n = 128, %b into %z n = 64] (k = 64, m = 1)
+  launch.gemm_parts %x by [%a into %y n = 128, %b into %z n = 64] [q8_0, q8_0] (k = 64, m = 1)
   launch.yield %y, %z
 }
 
@@ -105,13 +105,13 @@ launch.schedule @odd_among_several {
   %b = launch.buffer "b" f32[63x64] constant #launch.tensor<"b", q8_0>
   %y = launch.buffer "y" f32[1x1024] computed
   %z = launch.buffer "z" f32[1x63] computed
-  launch.gemm_parts<q8_0> %x by [%a into %y n = 1024, %b into %z n = 63] (k = 64, m = 1)
+  launch.gemm_parts %x by [%a into %y n = 1024, %b into %z n = 63] [q8_0, q8_0] (k = 64, m = 1)
   launch.yield %y, %z
 }
 
 // Each of several products in a launch.
 // CHECK-LABEL: launch.schedule @all_of_several
-// CHECK: launch.gemm_parts<q8_0> %x by [%a into %y n = 512, %b into %z n = 64] (k = 64, m = 1) per_warp = 2 by [rows_a_warp, rows_a_warp]
+// CHECK: launch.gemm_parts %x by [%a into %y n = 512, %b into %z n = 64] [q8_0, q8_0] (k = 64, m = 1) per_warp = 2 by [rows_a_warp, rows_a_warp]
 // WHY-NEXT: remark: @all_of_several: rows_a_warp fired on [] (a)
 // WHY-NEXT: remark: @all_of_several: rows_a_warp fired on [] (b)
 launch.schedule @all_of_several {
@@ -120,7 +120,7 @@ launch.schedule @all_of_several {
   %b = launch.buffer "b" f32[64x64] constant #launch.tensor<"b", q8_0>
   %y = launch.buffer "y" f32[1x512] computed
   %z = launch.buffer "z" f32[1x64] computed
-  launch.gemm_parts<q8_0> %x by [%a into %y n = 512, %b into %z n = 64] (k = 64, m = 1)
+  launch.gemm_parts %x by [%a into %y n = 512, %b into %z n = 64] [q8_0, q8_0] (k = 64, m = 1)
   launch.yield %y, %z
 }
 
