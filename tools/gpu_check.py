@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from lane_mlir.cuda.check.finding import Finding, Verdict
@@ -27,6 +28,7 @@ from lane_mlir.tools.get_models import GEMMA3, SMOLLM2, models_folder
 ROOT = Path(__file__).resolve().parents[1]
 NUMERICS = ("dequant", "int8", "two_pass_int8")
 FAST_CHUNKS = (1, 17)
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SHARDS = 6
 """Processes between which the tests of kernels are split."""
 
@@ -46,6 +48,7 @@ def argument_parser() -> ArgumentParser:
     add("--models", type=Path, default=ROOT / "test/data/models", metavar="DIR", help="tiny models with logits")
     add("--tests", type=Path, default=ROOT / "test/cuda", metavar="DIR", help="tests of kernels")
     add("--oracles", type=Path, default=ROOT / "test/text/data", metavar="DIR", help="expected tokens of real models")
+    add("--sanitize", choices=SANITIZERS, help="instead of all else, the tests of sanitized.txt under compute-sanitizer")
     add("--real", type=Path, default=models_folder(), metavar="DIR", help="where the real models are, if they are")
     add("--skip", action="append", default=[], metavar="WHAT", help="repack, kernels, models or real")
     add("--details", type=Path, default=Path("gpu_check.jsonl"), metavar="FILE", help="all findings, one a line")
@@ -55,6 +58,8 @@ def argument_parser() -> ArgumentParser:
 
 def tasks(arguments: Namespace) -> list[Task]:
     """What is to be done, the longest first."""
+    if arguments.sanitize is not None:
+        return list(_sanitized(arguments))
     numerics = NUMERICS[:2] if arguments.fast else NUMERICS
     found: list[Task] = []
     if "repack" not in arguments.skip:
@@ -68,6 +73,16 @@ def tasks(arguments: Namespace) -> list[Task]:
     # A pattern that names tasks spares the others their start.
     named = [task for task in found if task.name in arguments.only]
     return named or [task for task in found if task.name.split()[0] in arguments.only] or found
+
+
+def _sanitized(arguments: Namespace) -> Iterator[Task]:
+    """Tests that together run every kernel template."""
+    if which("compute-sanitizer") is None:
+        raise LaneError("--sanitize needs compute-sanitizer, which is not on the PATH: it comes with the CUDA toolkit")
+    tests: Path = arguments.tests
+    for line in (tests / "sanitized.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            yield Task(f"{arguments.sanitize} {line}", tests=tests / line, sanitizer=arguments.sanitize)
 
 
 def _real_models(arguments: Namespace) -> Iterator[Task]:

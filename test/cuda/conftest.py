@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -125,9 +126,26 @@ class Emulator:
         return self.libraries[key]
 
 
+class Recorder(Emulator):
+    """Runs nothing, but notes which kernel templates a test calls, and with which of their flags."""
+
+    def run(self, schedule: ScheduleOp, memory: Memory, *, steps: int = 1) -> Unit:
+        test = os.environ["PYTEST_CURRENT_TEST"].removesuffix(" (call)")
+        with open(self.folder, "a", encoding="utf-8") as file:
+            for use in print_unit(schedule).uses:
+                template, flags = use.kernel.call.partition("<")[0], re.findall(r"\.(\w+) = true", use.kernel.call)
+                file.write("\t".join((test, template, *sorted(set(flags)))) + "\n")
+        pytest.skip("recorded")
+
+
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    """The emulator; LANE_EMULATOR_CACHE names a folder that keeps compiled units between runs."""
+    """
+    The emulator; LANE_EMULATOR_CACHE names a folder that keeps compiled units between runs, LANE_RECORD a file to
+    record in what tests would run.
+    """
+    if "LANE_RECORD" in os.environ:
+        return Recorder(Path(os.environ["LANE_RECORD"]))
     if COMPILER is None:
         pytest.skip("kernels are emulated on the host by g++, which is not installed")
     folder = os.environ.get("LANE_EMULATOR_CACHE")

@@ -22,6 +22,9 @@ from lane_mlir.cuda.check.finding import AGAIN, Finding, Verdict, finding_of, re
 PATIENCE = 150.0
 """Seconds without a word after which a process is taken for hanging: a unit of many kernels takes long to compile."""
 
+UNSOUND = 70
+"""Exit status of a process in which compute-sanitizer has found something."""
+
 _LINES = 40
 """Lines of what a process prints that may say why it ended."""
 
@@ -32,13 +35,15 @@ _TAIL = 4000
 @dataclass(frozen=True)
 class Task:
     """
-    What one process after the other does: `fields` for `worker`, or `tests` of kernels and which `shard` of them.
+    What one process after the other does: `fields` for `worker`, or `tests` of kernels (a folder or one test) and which
+    `shard` of them, if not all; under a tool of compute-sanitizer, if one is named.
     """
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     tests: Path | None = None
-    shard: str = ""
+    shard: str = "0/1"
+    sanitizer: str = ""
 
     def command(self, done: Sequence[str], only: str, folder: Path) -> tuple[list[str], dict[str, str]]:
         """What to run, and in which environment, when some cases are done."""
@@ -46,11 +51,16 @@ class Task:
         if self.tests is None:
             task = {**self.fields, "name": self.name, "done": list(done), "only": only}
             return [sys.executable, "-m", "lane_mlir.cuda.check.worker", json.dumps(task)], environment
-        file = folder / f"done-{self.shard.replace('/', '-')}"
+        file = folder / f"done-{self.name}-{self.shard}".replace("/", "-")
         file.write_text("\n".join(done), encoding="utf-8")
         environment |= {"LANE_CHECK_SHARD": self.shard, "LANE_CHECK_DONE": str(file), "LANE_CHECK_ONLY": only}
         options = ["-q", "-W", "ignore", "-p", "no:cacheprovider", "-p", "lane_mlir.cuda.check.kernel_tests", "-s"]
-        return [sys.executable, "-m", "pytest", *options, "--tb=short", str(self.tests)], environment
+        return [*self._wrapper(), sys.executable, "-m", "pytest", *options, "--tb=short", str(self.tests)], environment
+
+    def _wrapper(self) -> list[str]:
+        if not self.sanitizer:
+            return []
+        return ["compute-sanitizer", "--tool", self.sanitizer, "--error-exitcode", str(UNSOUND)]
 
 
 class Tasks:
