@@ -107,14 +107,14 @@ def test_a_kernel_that_does_not_wait_is_found(check_launches: Any):
             late.append(made)
         elif late:
             slow = late.pop()
-            if "gemv_q4_1" in made.kernel.symbol:
+            if "gemv_parts_q4_1_q8_0" in made.kernel.symbol:
                 program.gpu.compute.launch(slow)
                 late.clear()
 
     late: list[Any] = []
     found = check_launches(1, "dequant", 3, spoil)
     wrong = [finding for finding in found.values() if finding.verdict is Verdict.FAILED]
-    assert [finding.case for finding in wrong] == ["rows gemv_q4_1.0"]
+    assert [finding.case for finding in wrong] == ["rows gemv_parts_q4_1_q8_0.0"]
     assert "differs after a slow predecessor" in wrong[0].detail
 
 
