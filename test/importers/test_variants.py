@@ -295,7 +295,7 @@ def test_latent_attention_without_low_rank_queries(edited: Callable[..., Path], 
 
 @pytest.mark.parametrize(
     ("multiplier", "scale"),
-    [(0.0, 1 + 0.1 * np.log(4)), (1.0, 1 + 0.1 * np.log(4)), (0.5, 1 + 0.05 * np.log(4))],
+    [(0.0, 1 + 0.1 * np.log(4)), (0.1, 1 + 0.1 * np.log(4)), (0.05, 1 + 0.05 * np.log(4))],
 )
 def test_yarn_of_latent_attention(edited: Callable[..., Path], multiplier: float, scale: float) -> None:
     """Its magnitude scales the logits; cosines and sines keep 1 where the file gives a multiplier."""
