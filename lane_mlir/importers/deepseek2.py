@@ -82,10 +82,11 @@ def _latent_of(model: Model, rotary: Rotary) -> _Latent:
         raise model.refuse_key(f"attention.key_length{suffix}", f"is {key}, of which {rotary.columns} are rotated")
     for name in ("attention.key_length", "attention.value_length"):
         model.optional(name, int)
-    # YaRN's magnitude stands in the logits here, once for q and once for k, not in the rotation.
+    # YaRN's magnitude stands in the logits here, once for q and once for k, not in the rotation. Of its factor
+    # 1 + 0.1·m·log(factor), the files of this family have 0.1·m where those of others have m.
     stretch = log(1 / rotary.scaling.freq_scale)
     multiplier = model.optional("rope.scaling.yarn_log_multiplier", float, 0.0)
-    magnitude = rotary.scaling.attn_factor * (1 + 0.1 * stretch) * (1 + 0.1 * multiplier * stretch)
+    magnitude = rotary.scaling.attn_factor * (1 + 0.1 * stretch) * (1 + multiplier * stretch)
     return _Latent(
         latent=model.size("attention.kv_lora_rank"),
         rotated=rotary.columns,

@@ -19,7 +19,7 @@ Gates: TypeAlias = Callable[[Layer, SSAValue, int], tuple[SSAValue, SSAValue]]
 def recurrent_layers(model: Model) -> tuple[bool, ...]:
     """
     Which layers have the delta rule instead of attention: attention.recurrent_layers, or all but the last of each
-    full_attention_interval (4).
+    full_attention_interval (4), which a file may have beside the other.
     """
     name = "attention.recurrent_layers"
     metadata, key = model.checkpoint.metadata, model.key(name)
@@ -27,7 +27,7 @@ def recurrent_layers(model: Model) -> tuple[bool, ...]:
         interval = model.size("full_attention_interval", 4)
         return tuple((layer + 1) % interval != 0 for layer in range(model.layers))
     flags = cast("list[object]", metadata.value(key))
-    model.ignore(name)
+    model.ignore(name, "full_attention_interval")
     if len(flags) < model.layers:
         raise model.refuse_key(name, f"has {len(flags)} values, expected one for each of {model.layers} layers")
     return tuple(bool(flag) for flag in flags[: model.layers])

@@ -15,7 +15,7 @@ from lane_mlir.importers.feed_forward import gated
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import rotary_of
 from lane_mlir.importers.step import Step
-from lane_mlir.importers.windows import local_layers, windows_of
+from lane_mlir.importers.windows import has_windows, local_layers, windows_of
 
 _PERIOD = 4
 
@@ -24,8 +24,7 @@ _PERIOD = 4
 def exaone4(step: Step) -> SSAValue:
     model = step.model
     windows = windows_of(step, period=_PERIOD)
-    has_windows = model.key("attention.sliding_window") in model.checkpoint.metadata
-    is_rotated = local_layers(model, _PERIOD) if has_windows else (True,) * model.layers
+    is_rotated = local_layers(model, _PERIOD) if has_windows(model) else (True,) * model.layers
     rotation = step.rotation(rotary_of(model, step.context), Pairing.HALF)
     x = step.embedding()
     for layer in step.layers():

@@ -18,7 +18,7 @@ from lane_mlir.importers.gemma2 import attention_scale
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import Rotary, rotary_of
 from lane_mlir.importers.step import Step
-from lane_mlir.importers.windows import local_layers, windows_of
+from lane_mlir.importers.windows import has_windows, local_layers, windows_of
 from lane_mlir.rope import RopeScaling
 
 _LAYERS_OF_27B = 62
@@ -29,8 +29,7 @@ _PERIOD = 6
 def gemma3(step: Step) -> SSAValue:
     model = step.model
     windows = windows_of(step, period=_PERIOD)
-    has_windows = model.key("attention.sliding_window") in model.checkpoint.metadata
-    is_local = local_layers(model, _PERIOD) if has_windows else (False,) * model.layers
+    is_local = local_layers(model, _PERIOD) if has_windows(model) else (False,) * model.layers
     scale = attention_scale(model, _LAYERS_OF_27B)
     rotary = rotary_of(model, step.context)
     everywhere = step.rotation(rotary, Pairing.HALF) if not all(is_local) else None

@@ -15,7 +15,7 @@ from lane_mlir.importers.feed_forward import gated
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import Rotary, rotary_of
 from lane_mlir.importers.step import Layer, Rotation, Step
-from lane_mlir.importers.windows import local_layers, windows_of
+from lane_mlir.importers.windows import has_windows, local_layers, windows_of
 from lane_mlir.rope import RopeScaling
 
 _PERIOD = 4
@@ -25,8 +25,7 @@ _PERIOD = 4
 def olmo2(step: Step) -> SSAValue:
     model = step.model
     windows = windows_of(step, period=_PERIOD)
-    has_windows = model.key("attention.sliding_window") in model.checkpoint.metadata
-    is_local = local_layers(model, _PERIOD) if has_windows else (False,) * model.layers
+    is_local = local_layers(model, _PERIOD) if has_windows(model) else (False,) * model.layers
     rotary = rotary_of(model, step.context)
     everywhere = step.rotation(rotary, Pairing.HALF)
     locally = (

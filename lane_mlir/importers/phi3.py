@@ -20,7 +20,8 @@ from lane_mlir.importers.windows import EVERY_LAYER, windows_of
 
 @importer("phi3")
 def phi3(step: Step) -> SSAValue:
-    windows = windows_of(step, period=EVERY_LAYER)
+    # Files of Phi-4 say 0, to be told from those of Phi-3.
+    windows = windows_of(step, period=EVERY_LAYER, zero_is_none=True)
     rotation = step.rotation(rotary_of(step.model, step.context), Pairing.HALF)
     x = step.embedding()
     for layer in step.layers():

@@ -12,24 +12,29 @@ EVERY_LAYER = 0
 
 
 def windows_of(
-    step: Step, *, period: int, default: int | None = None, required: bool = False
+    step: Step, *, period: int, default: int | None = None, required: bool = False, zero_is_none: bool = False
 ) -> tuple[int | None, ...]:
     """
     The window of each layer, None where it attends to every position of the step.
 
-    Keys: attention.sliding_window (`default` if absent and not `required`; None for no windows) and
-    attention.sliding_window_pattern, an array with true for each local layer, or the period: the last layer of each
-    period is global.
+    Keys: attention.sliding_window (`default` if absent and not `required`; where `zero_is_none`, 0 says that there are no
+    windows) and attention.sliding_window_pattern, an array with true for each local layer, or the period: the last
+    layer of each period is global.
     """
     model, name = step.model, "attention.sliding_window"
     window = model.required(name, int) if required else model.optional(name, int)
     window = default if window is None else window
     local = local_layers(model, period)
-    if window is None:
+    if window is None or (window == 0 and zero_is_none):
         return (None,) * model.layers
     if window < 1:
         raise model.refuse_key(name, f"is {window}, expected at least 1")
     return tuple(window if is_local and window < step.context else None for is_local in local)
+
+
+def has_windows(model: Model) -> bool:
+    """Whether a family whose windows are optional has them."""
+    return bool(model.optional("attention.sliding_window", int))
 
 
 def local_layers(model: Model, period: int) -> tuple[bool, ...]:

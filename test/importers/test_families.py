@@ -374,8 +374,19 @@ def test_groups_of_experts(name: str) -> None:
     import_step(edited(family(name), {"expert_group_count": 1, "expert_group_used_count": 1})).verify()
 
 
-@pytest.mark.parametrize("name", ["exaone4", "gemma2", "gemma3", "gpt-oss", "olmo2", "phi3"])
-@pytest.mark.parametrize("window", [0, -1])
+def test_a_window_of_0_is_none_to_phi3() -> None:
+    base = family("phi3")
+    none = outcome(edited(base, without_keys=["attention.sliding_window"]))
+    assert outcome(edited(base, {"attention.sliding_window": 0})) == none
+
+
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        *((name, window) for name in ("exaone4", "gemma2", "gemma3", "gpt-oss", "olmo2") for window in (0, -1)),
+        ("phi3", -1),
+    ],
+)
 def test_windows(name: str, window: int) -> None:
     message = refusal(edited(family(name), {"attention.sliding_window": window}))
     assert f"attention.sliding_window' is {window}, expected at least 1" in message
