@@ -48,7 +48,7 @@ def argument_parser() -> ArgumentParser:
     add("--models", type=Path, default=ROOT / "test/data/models", metavar="DIR", help="tiny models with logits")
     add("--tests", type=Path, default=ROOT / "test/cuda", metavar="DIR", help="tests of kernels")
     add("--oracles", type=Path, default=ROOT / "test/text/data", metavar="DIR", help="expected tokens of real models")
-    add("--sanitize", choices=SANITIZERS, help="instead of all else, the tests of sanitized.txt under compute-sanitizer")
+    add("--sanitize", choices=SANITIZERS, help="instead, tests of sanitized.txt under compute-sanitizer")
     add("--real", type=Path, default=models_folder(), metavar="DIR", help="where the real models are, if they are")
     add("--skip", action="append", default=[], metavar="WHAT", help="repack, kernels, models or real")
     add("--details", type=Path, default=Path("gpu_check.jsonl"), metavar="FILE", help="all findings, one a line")

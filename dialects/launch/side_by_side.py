@@ -219,7 +219,9 @@ class GemmPartsOp(LaunchOp):
             raise self.refuse(f"has {len(self.formats.data)} formats, expected {len(parts)}: one for each product")
         if len({f.is_block for f in self.formats.data}) > 1:
             stored = ", ".join(map(str, self.formats.data))
-            raise self.refuse(f"has weights in blocks and plain ones ({stored}), which read two forms of the activation")
+            raise self.refuse(
+                f"has weights in blocks and plain ones ({stored}), which read two forms of the activation"
+            )
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
         expect_division(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
         for i, p in enumerate(self.each()):

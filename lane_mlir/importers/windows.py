@@ -17,8 +17,8 @@ def windows_of(
     """
     The window of each layer, None where it attends to every position of the step.
 
-    Keys: attention.sliding_window (`default` if absent and not `required`; where `zero_is_none`, 0 says that there are no
-    windows) and attention.sliding_window_pattern, an array with true for each local layer, or the period: the last
+    Keys: attention.sliding_window (`default` if absent and not `required`; where `zero_is_none`, 0 says that there are
+    no windows) and attention.sliding_window_pattern, an array with true for each local layer, or the period: the last
     layer of each period is global.
     """
     model, name = step.model, "attention.sliding_window"
