@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TypeVar, cast, overload
 
 from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.checkpoint.header import shown
 from lane_mlir.diagnostics import LaneError
 
 DEFAULT_CONTEXT = 2048
@@ -80,7 +81,7 @@ class Model:
         return LaneError(f"{self.checkpoint.path}: {message}")
 
     def refuse_key(self, name: str, message: str) -> LaneError:
-        return self.refuse(f"key '{self.key(name)}' {message}")
+        return self.refuse(f"key {shown(self.key(name))} {message}")
 
     def required(self, name: str, kind: type[Value]) -> Value:
         return self.checkpoint.metadata.required(self.key(name), kind)
@@ -302,10 +303,10 @@ class Model:
         for key in metadata.unread(prefix):
             if not self._is_without_effect(key.removeprefix(prefix)):
                 found = _shown(metadata.value(key))
-                raise self.refuse(f"key '{key}' = {found} is not understood for this architecture")
+                raise self.refuse(f"key {shown(key)} = {found} is not understood for this architecture")
         for name in self.checkpoint.unused_tensors():
             if not self._is_of_unused_layer(name):
-                message = f"tensor '{name}' is not understood for architecture '{self.architecture}'"
+                message = f"tensor {shown(name)} is not understood for architecture '{self.architecture}'"
                 raise self.refuse(message + self.remark())
 
     def _is_without_effect(self, name: str) -> bool:

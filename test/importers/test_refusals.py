@@ -113,6 +113,12 @@ def test_a_tensor_that_nothing_reads(edited: Callable[..., Path]) -> None:
     assert "tensor 'blk.0.attn_q_norm.weight' is not understood for architecture 'llama'" in message
 
 
+def test_names_cannot_break_the_line(edited: Callable[..., Path]) -> None:
+    assert r"key 'llama.a\nb' = 1 is not understood" in refusal(edited(LLAMA, {"llama.a\nb": 1}))
+    path = edited(LLAMA, tensors={"a\x1b[31mb": np.ones(64, np.float32)})
+    assert r"tensor 'a\x1b[31mb' is not understood" in refusal(path)
+
+
 def test_a_bias_that_only_one_layer_has(edited: Callable[..., Path]) -> None:
     path = edited(LLAMA, tensors={"blk.1.attn_q.bias": np.ones(256, np.float32)})
     assert "tensor 'blk.0.attn_q.bias' is missing, though there is 'blk.1.attn_q.bias'" in refusal(path)
