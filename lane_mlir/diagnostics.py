@@ -96,6 +96,23 @@ def reason(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
+def read_text(path: str | Path) -> str:
+    """
+    The text of a file, or of the standard input where the path is '-'.
+
+    Raises: LaneError if it cannot be read, or is not UTF-8.
+    """
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise LaneError(f"cannot read {path}: {reason(error)}") from error
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        name = "the standard input" if str(path) == "-" else path
+        raise LaneError(f"{name} is not text: byte {error.start} is not UTF-8") from None
+
+
 @overload
 def atomic_write(path: str | Path, mode: Literal["w"] = "w") -> contextlib.AbstractContextManager[IO[str]]: ...
 

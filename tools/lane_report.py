@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lane_mlir.diagnostics import LaneError, UsageError, one_line, run_tool
+from lane_mlir.diagnostics import LaneError, UsageError, one_line, run_tool, unknown
 from lane_mlir.tools.arguments import ArgumentParser, names
 from lane_mlir.tools.progress import ProgressLine
 
@@ -85,12 +85,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _reports(arguments: argparse.Namespace) -> list[StepReport]:
+    from lane_mlir.passes.fuse import reported_rules
     from lane_mlir.runtime.compilation import check_rules
     from lane_mlir.runtime.report import report_steps
 
     held = check_rules(names(arguments.held))
-    if arguments.why is not None:
-        check_rules([arguments.why])
+    if arguments.why is not None and arguments.why not in reported_rules():
+        raise UsageError(unknown("rule", arguments.why, reported_rules()))
     module = _read(arguments) if _is_module(arguments.input) else _lift(arguments)
     reports = report_steps(module, held)
     for report in reports:

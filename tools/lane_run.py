@@ -7,10 +7,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lane_mlir.diagnostics import LaneError, UsageError, atomic_write, reason, run_tool
+from lane_mlir.diagnostics import LaneError, UsageError, atomic_write, read_text, run_tool
 from lane_mlir.timeline import mark, phase
 from lane_mlir.tools.arguments import ArgumentParser, names
 from lane_mlir.tools.progress import ProgressLine
@@ -227,15 +226,7 @@ def _parse_ids(text: str) -> list[int]:
 
 
 def _read_text(path: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise LaneError(f"cannot read {path}: {reason(error)}") from error
-    try:
-        return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        name = "the standard input" if path == "-" else path
-        raise LaneError(f"{name} is not text: byte {error.start} is not UTF-8") from None
+    return read_text(path).removesuffix("\n").removesuffix("\r")
 
 
 # --- what comes out ---

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import lane_mlir
-from lane_mlir.diagnostics import LaneError, UsageError, run_tool
+from lane_mlir.diagnostics import LaneError, UsageError, read_text, run_tool
 from lane_mlir.tools.arguments import ArgumentParser
 
 Logs = NDArray[np.float64]
@@ -80,7 +80,7 @@ def tokens(arguments: Namespace) -> list[int]:
         from lane_mlir.checkpoint import Checkpoint
         from lane_mlir.text import Tokenizer
 
-        ids = Tokenizer.from_checkpoint(Checkpoint.open(arguments.model)).encode(arguments.text.read_text())
+        ids = Tokenizer.from_checkpoint(Checkpoint.open(arguments.model)).encode(read_text(arguments.text))
     if len(ids) < 2:
         raise LaneError(f"{arguments.ids or arguments.text}: {len(ids)} tokens, expected at least 2")
     return ids[: arguments.limit]
@@ -88,8 +88,8 @@ def tokens(arguments: Namespace) -> list[int]:
 
 def _read_ids(path: Path) -> list[int]:
     try:
-        read: Any = json.loads(path.read_text())
-    except ValueError as error:
+        read: Any = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise LaneError(f"{path}: not JSON: {error}") from None
     if isinstance(read, dict):
         read = cast("dict[str, Any]", read).get("ids")

@@ -169,6 +169,12 @@ class BufferOp(IRDLOperation):
             },
             result_types=[BUFFER],
         )
+        self.name_result()
+
+    def name_result(self) -> None:
+        """Let the result have the buffer's name in text, if that can be one there: a tensor may be called anything."""
+        label = self.label.data
+        self.buffer.name_hint = label if SSAValue.is_valid_name(label) else None
 
     @property
     def length(self) -> int:

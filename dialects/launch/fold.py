@@ -26,7 +26,7 @@ from lane_mlir.dialects.tg.attributes import Numerics
 class FoldOp(LaunchOp):
     """
     Two launches as one: the second is done by the blocks of the first, the last of them to finish or all, once what it
-    reads of the first is there. Either may be a fold.
+    reads of the first is there. The first may be a fold in turn: of a mixture and a sum, before a norm of it.
 
     Example:
         launch.fold {
@@ -136,6 +136,9 @@ class FoldOp(LaunchOp):
         if self.body.block.args:
             raise self.refuse("has block arguments, expected none")
         first, then = self._launches()
+        is_nested = isinstance(first, FoldOp) or isinstance(then, FoldOp)
+        if is_nested and self.finished_mixture() is None:
+            raise self.refuse("holds a fold, expected none but that of a mixture and a sum, before a norm")
         if (
             isinstance(first, RopeOp | RopePartsOp)
             and isinstance(then, AttentionOp)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lane_mlir.checkpoint.checkpoint import Checkpoint
+from lane_mlir.checkpoint.checkpoint import Checkpoint, TensorError
 from lane_mlir.checkpoint.metadata import Metadata
 from lane_mlir.checkpoint.tensor import Tensor
 
-__all__ = ["Checkpoint", "Metadata", "Tensor"]
+__all__ = ["Checkpoint", "Metadata", "Tensor", "TensorError"]

@@ -37,6 +37,10 @@ _WITHDRAWN = {
 }
 
 
+class TensorError(LaneError):
+    """A tensor is missing, or has another shape than the one that is asked for."""
+
+
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """
@@ -80,12 +84,12 @@ class Checkpoint:
         return hashlib.sha256(self.header.data).hexdigest()
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """The tensor of a name, of the given shape if one is given; LaneError naming both shapes otherwise."""
+        """The tensor of a name, of the given shape if one is given; TensorError naming both shapes otherwise."""
         tensor = self.tensors.get(name)
         if tensor is None:
-            raise LaneError(f"{self.path}: tensor {shown(name)} is missing")
+            raise TensorError(f"{self.path}: tensor {shown(name)} is missing")
         if shape and tensor.shape != shape:
-            raise LaneError(f"{self.path}: tensor {shown(name)} is {_by(tensor.shape)}, expected {_by(shape)}")
+            raise TensorError(f"{self.path}: tensor {shown(name)} is {_by(tensor.shape)}, expected {_by(shape)}")
         self._used.add(name)
         return tensor
 

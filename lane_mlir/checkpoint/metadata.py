@@ -37,6 +37,10 @@ _NAMES: dict[type, str] = {int: "an integer", float: "a float", str: "a string",
 _LENGTH = struct.Struct("<Q")
 
 
+def _an_array(kind: type) -> str:
+    return f"an array, each value {_NAMES[kind]}"
+
+
 class Metadata:
     """
     The key-value pairs of a checkpoint.
@@ -63,7 +67,7 @@ class Metadata:
 
     def required(self, key: str, kind: type[Value]) -> Value:
         """The value of a key that must be there."""
-        return self._scalar(key, self._entry(key, kind), kind)
+        return self._scalar(key, self._entry(key, _NAMES[kind]), kind)
 
     @overload
     def optional(self, key: str, kind: type[Value]) -> Value | None: ...
@@ -77,7 +81,7 @@ class Metadata:
 
     def required_array(self, key: str, kind: type[Value]) -> list[Value]:
         """The values of an array that must be there."""
-        return self._array(key, self._entry(key, kind), kind)
+        return self._array(key, self._entry(key, _an_array(kind)), kind)
 
     def optional_array(self, key: str, kind: type[Value]) -> list[Value] | None:
         """The values of an array, or None where the file has no such key."""
@@ -91,7 +95,7 @@ class Metadata:
         """
         if key not in self._entries and default is not None:
             return (default,) * layers
-        entry = self._entry(key, kind)
+        entry = self._entry(key, _NAMES[kind])
         if entry.count is None:
             return (self._scalar(key, entry, kind),) * layers
         if entry.count != layers:
@@ -123,10 +127,10 @@ class Metadata:
         """The keys starting with `prefix` that nothing has read or ignored, in the file's order."""
         return tuple(key for key in self._entries if key.startswith(prefix) and key not in self._read)
 
-    def _entry(self, key: str, kind: type) -> Entry:
+    def _entry(self, key: str, expected: str) -> Entry:
         entry = self._entries.get(key)
         if entry is None:
-            raise LaneError(f"{self._path}: key {shown(key)} is missing, expected {_NAMES[kind]}")
+            raise LaneError(f"{self._path}: key {shown(key)} is missing, expected {expected}")
         self._read.add(key)
         return entry
 
@@ -137,7 +141,7 @@ class Metadata:
 
     def _array(self, key: str, entry: Entry, kind: type[Value]) -> list[Value]:
         if entry.count is None or entry.type not in _STORED_AS[kind]:
-            raise self._wrong_type(key, entry, f"an array, each value {_NAMES[kind]}")
+            raise self._wrong_type(key, entry, _an_array(kind))
         return self._decode(key, entry, kind, entry.count)
 
     def _decode(self, key: str, entry: Entry, kind: type[Value], count: int, *, finite: bool = True) -> list[Value]:

@@ -21,7 +21,6 @@ from xdsl.ir import SSAValue
 
 from lane_mlir.dialects.tg import AttentionOp, HeadMatmulOp, JoinOp, Pairing, Scoring, SliceOp, shape_of
 from lane_mlir.importers.feed_forward import gated, mixture, row_by_row, scoring_of, with_shared_expert
-from lane_mlir.importers.model import Model
 from lane_mlir.importers.registry import importer
 from lane_mlir.importers.rotary import Rotary, rotary_of
 from lane_mlir.importers.step import Layer, Rotation, Step
@@ -59,24 +58,28 @@ class _Query:
 @importer("deepseek2")
 def deepseek2(step: Step) -> SSAValue:
     model = step.model
-    dense_layers = model.count("leading_dense_block_count")
     rotary = rotary_of(model, step.context, columns=model.size("rope.dimension_count"), equal_magnitudes=True)
     rotation = step.rotation(rotary, Pairing.INTERLEAVED)
-    shape = _latent_of(model, rotary)
+    shape = _latent_of(step, rotary)
     # Not of the model's heads, but of what a reference engine caches.
     model.per_layer("attention.head_count_kv", int, 1)
     x = step.embedding()
     for layer in step.layers():
         x = layer.residual(x, _attention(layer, layer.rms_norm(x, "attn_norm"), rotation, shape), "attn_residual")
         y = layer.rms_norm(x, "ffn_norm")
-        y = gated(layer, y) if layer.index < dense_layers else _mixture(layer, y)
+        y = gated(layer, y) if layer.index < model.dense_layers else _mixture(layer, y)
         x = layer.residual(x, y, "ffn_residual")
     return step.head(step.rms_norm(x, "output_norm"))
 
 
-def _latent_of(model: Model, rotary: Rotary) -> _Latent:
-    """Where there are keys that end in _mla, those are of the heads, and the others of what is cached."""
-    suffix = "_mla" if model.count("attention.key_length_mla") else ""
+def _latent_of(step: Step, rotary: Rotary) -> _Latent:
+    """
+    Where there are keys that end in _mla, those are of the heads, and the others of what is cached: always where the
+    latent part is cached.
+    """
+    model = step.model
+    is_cached = step.has("blk.0.attn_k_b.weight")
+    suffix = "_mla" if is_cached or model.count("attention.key_length_mla") else ""
     key, value = model.size(f"attention.key_length{suffix}"), model.size(f"attention.value_length{suffix}")
     if key <= rotary.columns:
         raise model.refuse_key(f"attention.key_length{suffix}", f"is {key}, of which {rotary.columns} are rotated")
@@ -130,7 +133,8 @@ def _attention(layer: Layer, x: SSAValue, rotation: Rotation, shape: _Latent) ->
 
 
 def _queries(layer: Layer, x: SSAValue, columns: int) -> SSAValue:
-    rank = layer.model.count("attention.q_lora_rank")
+    name, has_rank = "attention.q_lora_rank", layer.has("attn_q_a.weight")
+    rank = layer.model.size(name) if has_rank else layer.model.optional_size(name)
     if not rank:
         return layer.linear(x, "attn_q", columns)
     return layer.linear(layer.rms_norm(layer.linear(x, "attn_q_a", rank), "attn_q_a_norm"), "attn_q_b", columns)
@@ -195,11 +199,13 @@ def _attended(layer: Layer, query: _Query, k: SSAValue, v: SSAValue, r: SSAValue
 @row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
+    hidden = model.size("expert_feed_forward_length")
     routed = mixture(
         layer,
         x,
+        hidden=hidden,
         scoring=scoring_of(model, Scoring.SOFTMAX),
         renormalize=model.optional("expert_weights_norm", bool, False),
     )
-    shared = model.count("expert_shared_count") * model.size("expert_feed_forward_length")
+    shared = model.size("expert_shared_count", least=0) * hidden
     return with_shared_expert(layer, x, routed, shared) if shared else routed

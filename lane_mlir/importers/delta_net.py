@@ -24,7 +24,8 @@ def recurrent_layers(model: Model) -> tuple[bool, ...]:
     name = "attention.recurrent_layers"
     metadata, key = model.checkpoint.metadata, model.key(name)
     if not metadata.is_array(key):
-        interval = model.size("full_attention_interval", 4)
+        model.note_size("full_attention_interval")
+        interval = model.count("full_attention_interval", 4, least=1)
         return tuple((layer + 1) % interval != 0 for layer in range(model.layers))
     flags = cast("list[object]", metadata.value(key))
     model.ignore(name, "full_attention_interval")

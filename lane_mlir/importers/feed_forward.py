@@ -81,9 +81,10 @@ def mixture(
     model, d = layer.model, shape_of(x)[1]
     experts, used = model.experts
     if hidden is None:
-        hidden = model.count("expert_feed_forward_length") or model.feed_forward[layer.index] // used
-        # Of dense layers, should there be any.
-        model.per_layer("feed_forward_length", int, 0)
+        hidden = model.optional_size("expert_feed_forward_length") or model.feed_forward[layer.index] // used
+    # Of dense layers, should there be any.
+    model.per_layer("feed_forward_length", int, 0)
+    _refuse_other_weights(model, scoring, renormalize)
     scale = model.factor("expert_weights_scale", 1.0) if scale is None else scale
     groups, groups_used = _groups_of(model)
     choose = layer.plain if selection_bias else layer.optional_plain
@@ -132,10 +133,28 @@ def scoring_of(model: Model, default: Scoring) -> Scoring:
     return known[number]
 
 
+def _refuse_other_weights(model: Model, scoring: Scoring, renormalize: bool) -> None:
+    """Refuse keys that say otherwise of the weights of experts than their mixture, where the family decides."""
+    if scoring_of(model, scoring) is not scoring:
+        number = model.count("expert_gating_func")
+        raise model.refuse_key(
+            "expert_gating_func", f"is {number}, but mixtures of this architecture score by {scoring}"
+        )
+    name = "expert_weights_norm"
+    if model.optional(name, bool, renormalize) is not renormalize:
+        which = "renormalize" if renormalize else "do not renormalize"
+        message = f"is {str(not renormalize).lower()}, but mixtures of this architecture {which} their weights"
+        raise model.refuse_key(name, message)
+
+
 def _groups_of(model: Model) -> tuple[int, int]:
-    """Groups of experts, and how many of them are chosen from: expert_group_count, expert_group_used_count."""
+    """
+    Groups of experts, and how many of them are chosen from: expert_group_count, and expert_group_used_count, which must
+    be there if there are several groups.
+    """
     groups = model.count("expert_group_count") or 1
-    used = model.count("expert_group_used_count") or groups
+    name = "expert_group_used_count"
+    used = model.count(name, None, least=1) if groups > 1 else model.count(name) or 1
     experts, chosen = model.experts
     if experts % groups or used > groups or chosen > used * (experts // groups):
         message = f"is {groups} with {used} used: {chosen} of {experts} experts cannot be chosen from them"

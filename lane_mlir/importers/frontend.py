@@ -12,8 +12,9 @@ from xdsl.utils.frontend import Frontend
 from lane_mlir.checkpoint import Checkpoint
 from lane_mlir.chips import DEFAULT_CHIP
 from lane_mlir.diagnostics import LaneError
-from lane_mlir.dialects.tg import Numerics, Precision, TargetAttr
+from lane_mlir.dialects.tg import TargetAttr
 from lane_mlir.importers.importing import import_step
+from lane_mlir.target import make_target
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class GgufFrontend(Frontend):
     def parse(self, ctx: Context, input: IO[bytes], input_name: str) -> ModuleOp:
         if input_name == "<stdin>":
             raise LaneError("a GGUF checkpoint is mapped, not read from the standard input: give its path")
-        target = TargetAttr(self.chip, Numerics(self.numerics), Precision(self.cache), Precision(self.state))
+        target = TargetAttr.of(make_target(self.numerics, self.chip, self.cache, self.state))
         return import_step(
             Checkpoint.open(input_name),
             rows=self.rows,

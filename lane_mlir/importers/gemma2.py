@@ -26,7 +26,7 @@ _LAYERS_OF_27B = 46
 @importer("gemma2")
 def gemma2(step: Step) -> SSAValue:
     model = step.model
-    softcap = model.optional("attn_logit_softcapping", float, 50.0) or None
+    softcap = model.cap("attn_logit_softcapping", 50.0) or None
     windows = windows_of(step, period=2, default=4096)
     scale = attention_scale(model, _LAYERS_OF_27B)
     rotation = step.rotation(rotary_of(model, step.context), Pairing.HALF)
@@ -38,7 +38,7 @@ def gemma2(step: Step) -> SSAValue:
         y = gated(layer, layer.rms_norm(x, "ffn_norm"), activation=Activation.GELU_TANH)
         x = layer.residual(x, layer.rms_norm(y, "post_ffw_norm"), "ffn_residual")
     logits = step.head(step.rms_norm(x, "output_norm"))
-    return step.soft_capped(logits, model.optional("final_logit_softcapping", float, 30.0))
+    return step.soft_capped(logits, model.cap("final_logit_softcapping", 30.0))
 
 
 def attention_scale(model: Model, layers_of_largest: int) -> float:

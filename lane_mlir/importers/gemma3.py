@@ -34,7 +34,7 @@ def gemma3(step: Step) -> SSAValue:
     rotary = rotary_of(model, step.context)
     everywhere = step.rotation(rotary, Pairing.HALF) if not all(is_local) else None
     # Positions within a window are not stretched.
-    base = model.optional("rope.freq_base_swa", float, 10000.0)
+    base = model.positive("rope.freq_base_swa", 10000.0)
     locally = step.rotation(Rotary(rotary.columns, RopeScaling(base)), Pairing.HALF) if any(is_local) else None
     x = step.scale(step.embedding(), sqrt(model.width), "token_embd_scaled")
     for layer in step.layers():
@@ -45,4 +45,4 @@ def gemma3(step: Step) -> SSAValue:
         y = gated(layer, layer.rms_norm(x, "ffn_norm"), activation=Activation.GELU_TANH)
         x = layer.residual(x, layer.rms_norm(y, "post_ffw_norm"), "ffn_residual")
     logits = step.head(step.rms_norm(x, "output_norm"))
-    return step.soft_capped(logits, model.optional("final_logit_softcapping", float, 0.0))
+    return step.soft_capped(logits, model.cap("final_logit_softcapping", 0.0))

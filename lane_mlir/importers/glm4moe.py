@@ -20,7 +20,6 @@ from lane_mlir.importers.step import Layer, Step
 @importer("glm4moe")
 def glm4moe(step: Step) -> SSAValue:
     model = step.model
-    dense_layers = model.count("leading_dense_block_count")
     rotary = rotary_of(model, step.context)
     sections_of(model, rotary)
     rotation = step.rotation(rotary, Pairing.HALF)
@@ -30,7 +29,7 @@ def glm4moe(step: Step) -> SSAValue:
         y = self_attention(layer, y, rotation, head_norms=layer.has_optional("attn_q_norm.weight"))
         x = layer.residual(x, y, "attn_residual")
         y = layer.rms_norm(x, "post_attention_norm")
-        y = gated(layer, y) if layer.index < dense_layers else _mixture(layer, y)
+        y = gated(layer, y) if layer.index < model.dense_layers else _mixture(layer, y)
         x = layer.residual(x, y, "ffn_residual")
     return step.head(step.rms_norm(x, "output_norm"))
 
@@ -40,6 +39,7 @@ def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
     renormalize = model.optional("expert_weights_norm", bool, False)
     scoring = scoring_of(model, Scoring.SIGMOID)
-    routed = mixture(layer, x, scoring=scoring, renormalize=renormalize, selection_bias=True)
-    shared = model.count("expert_shared_count") * model.size("expert_feed_forward_length")
+    hidden = model.size("expert_feed_forward_length")
+    routed = mixture(layer, x, hidden=hidden, scoring=scoring, renormalize=renormalize, selection_bias=True)
+    shared = model.size("expert_shared_count", least=0) * hidden
     return with_shared_expert(layer, x, routed, shared) if shared else routed

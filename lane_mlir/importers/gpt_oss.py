@@ -30,7 +30,7 @@ def gpt_oss(step: Step) -> SSAValue:
     model = step.model
     windows, is_local = windows_of(step, period=_PERIOD, required=True), local_layers(model, _PERIOD)
     rotary = rotary_of(model, step.context)
-    local_base = model.optional("rope.freq_base_swa", float, rotary.scaling.base)
+    local_base = model.positive("rope.freq_base_swa", rotary.scaling.base)
     local_rotary = replace(rotary, scaling=replace(rotary.scaling, base=local_base))
     everywhere = step.rotation(rotary, Pairing.HALF)
     locally = everywhere if local_rotary == rotary else step.rotation(local_rotary, Pairing.HALF)
@@ -52,6 +52,7 @@ def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     return mixture(
         layer,
         x,
+        hidden=layer.model.size("expert_feed_forward_length"),
         scoring=scoring_of(layer.model, Scoring.SOFTMAX_CHOSEN),
         renormalize=False,
         activation=ExpertActivation.CLAMPED_SWIGLU,

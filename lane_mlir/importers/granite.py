@@ -34,12 +34,12 @@ def granite(step: Step) -> SSAValue:
         y = feed_forward(layer, layer.rms_norm(x, "ffn_norm"))
         x = layer.residual(x, layer.scale(y, joined, "ffn_scaled"), "ffn_residual")
     logits = step.head(step.rms_norm(x, "output_norm"))
-    return step.scale(logits, 1 / (model.required("logit_scale", float) or 1.0), "output_scaled")
+    return step.scale(logits, 1 / model.factor("logit_scale", None), "output_scaled")
 
 
 @row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
     routed = mixture(layer, x, hidden=model.feed_forward[layer.index])
-    shared = model.count("expert_shared_feed_forward_length")
+    shared = model.optional_size("expert_shared_feed_forward_length")
     return with_shared_expert(layer, x, routed, shared) if shared else routed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp
 
-from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.checkpoint import Checkpoint, TensorError
 from lane_mlir.chips import GIB, chip
 from lane_mlir.diagnostics import LaneError, UsageError
 from lane_mlir.dialects.tg import TargetAttr
@@ -48,7 +48,10 @@ def import_step(
     if sequences > 1 and rows > 1:
         raise UsageError(f"a step of {sequences} sequences takes one token of each, not {rows} rows")
     step = Step(model, rows=rows, context=context, logits=logits, target=target or TargetAttr(), sequences=sequences)
-    module = step.close(build(step))
+    try:
+        module = step.close(build(step))
+    except TensorError as error:
+        raise LaneError(f"{error}{model.remark()}") from error
     model.refuse_unknown()
     _refuse_oversized(step)
     verify(module, name=str(checkpoint.path))

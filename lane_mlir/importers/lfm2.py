@@ -21,7 +21,7 @@ from lane_mlir.importers.step import Layer, Step
 @importer("lfm2moe")
 def lfm2(step: Step) -> SSAValue:
     model = step.model
-    dense_layers = model.count("leading_dense_block_count") if model.has_experts else model.layers
+    dense_layers = model.dense_layers if model.has_experts else model.layers
     rotation = step.rotation(rotary_of(model, step.context), Pairing.HALF)
     x = step.embedding()
     for layer in step.layers():

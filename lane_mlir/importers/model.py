@@ -9,10 +9,14 @@ from types import MappingProxyType
 from typing import TypeVar, cast, overload
 
 from lane_mlir.checkpoint import Checkpoint
+from lane_mlir.checkpoint.header import shown
 from lane_mlir.diagnostics import LaneError
 
 DEFAULT_CONTEXT = 2048
 """Positions that a step has room for, if its model was trained for as many."""
+
+_LARGEST_COUNT = 2**32 - 1
+"""The largest number that files store of anything that is counted."""
 
 Value = TypeVar("Value", int, float, str, bool)
 
@@ -59,13 +63,14 @@ class Model:
     """
     The hyperparameters of a checkpoint, by their names in GGUF less the prefix of the architecture.
 
-    Everything that is asked for is checked, and counts as understood; `unknown_keys` are the rest. All methods raise
-    LaneError naming the file and the key.
+    Everything that is asked for is checked, and counts as understood; `refuse_unknown` refuses the rest. All methods
+    raise LaneError naming the file and the key.
     """
 
     def __init__(self, checkpoint: Checkpoint):
         self.checkpoint = checkpoint
         self.architecture = checkpoint.architecture
+        self._missing_sizes: dict[str, None] = {}
         if not self.optional("attention.causal", bool, True):
             raise self.refuse_key("attention.causal", "is false: only causal attention is supported")
 
@@ -76,7 +81,7 @@ class Model:
         return LaneError(f"{self.checkpoint.path}: {message}")
 
     def refuse_key(self, name: str, message: str) -> LaneError:
-        return self.refuse(f"key '{self.key(name)}' {message}")
+        return self.refuse(f"key {shown(self.key(name))} {message}")
 
     def required(self, name: str, kind: type[Value]) -> Value:
         return self.checkpoint.metadata.required(self.key(name), kind)
@@ -88,23 +93,68 @@ class Model:
     def optional(self, name: str, kind: type[Value], default: Value | None = None) -> Value | None:
         return self.checkpoint.metadata.optional(self.key(name), kind, default)
 
-    def size(self, name: str, default: int | None = None) -> int:
-        """A number that must be at least 1."""
+    def size(self, name: str, default: int | None = None, *, least: int = 1) -> int:
+        """A size of tensors, at least 1: none is beyond their largest dimension. It must be there, or has a default."""
+        self.note_size(name)
+        value = self.count(name, default, least=least)
+        return self._within_tensors(name, value)
+
+    def optional_size(self, name: str) -> int:
+        """A size of tensors that is 0 where there are none, or where the file does not say."""
+        return self.size(name, 0, least=0)
+
+    def count(self, name: str, default: int | None = 0, *, least: int = 0) -> int:
+        """A number that has a default where the file does not say, 0 if nothing else; None: it must be there."""
         value = self.required(name, int) if default is None else self.optional(name, int, default)
-        if value < 1:
-            raise self.refuse_key(name, f"is {value}, expected at least 1")
+        if value < least:
+            raise self.refuse_key(name, f"is {value}, expected at least {least}")
+        if value > _LARGEST_COUNT:
+            raise self.refuse_key(name, f"is {value}, expected at most {_LARGEST_COUNT}")
         return value
 
-    def count(self, name: str) -> int:
-        """A number that is 0 where the file does not say."""
-        value = self.optional(name, int, 0)
+    def factor(self, name: str, default: float | None) -> float:
+        """A number above 0, for which 0 means that the file does not say; without a default it must be there."""
+        value = self.required(name, float) if default is None else self.optional(name, float, 0.0)
         if value < 0:
-            raise self.refuse_key(name, f"is {value}, expected at least 0")
+            raise self.refuse_key(name, f"is {value}, expected more than 0")
+        return value or (1.0 if default is None else default)
+
+    def positive(self, name: str, default: float) -> float:
+        """A number above 0."""
+        value = self.optional(name, float, default)
+        if value <= 0:
+            raise self.refuse_key(name, f"is {value}, expected more than 0")
         return value
 
-    def factor(self, name: str, default: float) -> float:
-        """A number for which 0 means that the file does not say."""
-        return self.optional(name, float, 0.0) or default
+    def cap(self, name: str, default: float) -> float:
+        """A bound of scores or logits; 0 for none."""
+        value = self.optional(name, float, default)
+        if value < 0:
+            raise self.refuse_key(name, f"is {value}, expected more than 0, or 0 for no cap")
+        return value
+
+    def note_size(self, name: str) -> None:
+        """Have a key, if it is missing, named where a tensor does not fit what was taken instead."""
+        if self.key(name) not in self.checkpoint.metadata:
+            self._missing_sizes[name] = None
+
+    def remark(self) -> str:
+        """What to say behind the refusal of a tensor: the keys of sizes that the file has not."""
+        keys = [f"'{self.key(name)}'" for name in self._missing_sizes]
+        if not keys:
+            return ""
+        return f" (key {keys[0]} is missing)" if len(keys) == 1 else f" (keys {', '.join(keys)} are missing)"
+
+    def _within_tensors(self, name: str, value: int, parts: int = 1) -> int:
+        """Refuse what is more than so many times the largest dimension of the file's tensors."""
+        if value > self._largest_dimension * parts:
+            message = f"is {value}, but no dimension of a tensor is more than {self._largest_dimension}"
+            raise self.refuse_key(name, message)
+        return value
+
+    @cached_property
+    def _largest_dimension(self) -> int:
+        return max((max(tensor.shape) for tensor in self.checkpoint.tensors.values()), default=0)
 
     def per_layer(self, name: str, kind: type[Value], default: Value | None = None) -> tuple[Value, ...]:
         """One value a layer, of a key with one value for all or an array, which also has those of unused layers."""
@@ -121,10 +171,20 @@ class Model:
 
     @cached_property
     def _layers_in_file(self) -> int:
-        layers = self.size("block_count")
+        layers = self.count("block_count", None, least=1)
         # A layer has a tensor at least: nothing is made for those that a damaged file only claims.
         if layers > len(self.checkpoint.tensors):
             raise self.refuse_key("block_count", f"is {layers}, more than the file has tensors")
+        return layers
+
+    @cached_property
+    def dense_layers(self) -> int:
+        """The leading layers of a model of mixtures that have plain feed-forward networks."""
+        name = "leading_dense_block_count"
+        self.note_size(name)
+        layers = self.count(name)
+        if layers > self._layers_in_file:
+            raise self.refuse_key(name, f"is {layers}, more than the {self._layers_in_file} layers")
         return layers
 
     @cached_property
@@ -136,9 +196,12 @@ class Model:
     def vocabulary(self) -> int:
         """Tokens of the vocabulary: rows of the embedding table, on which the tokenizer must agree."""
         rows = self.checkpoint.tensor("token_embd.weight").shape[0]
-        tokens = self.optional("vocab_size", int) or self.checkpoint.metadata.length("tokenizer.ggml.tokens") or rows
-        if rows != tokens:
-            raise self.refuse(f"tensor 'token_embd.weight' has {rows} rows for a vocabulary of {tokens} tokens")
+        texts = "tokenizer.ggml.tokens"
+        said = {self.key("vocab_size"): self.count("vocab_size"), texts: self.checkpoint.metadata.length(texts)}
+        for key, tokens in said.items():
+            if tokens and tokens != rows:
+                message = f"has {rows} rows for a vocabulary of {tokens} tokens (key '{key}')"
+                raise self.refuse(f"tensor 'token_embd.weight' {message}")
         return rows
 
     @cached_property
@@ -150,6 +213,7 @@ class Model:
     def kv_heads(self) -> tuple[int, ...]:
         """Key and value heads of each layer, which divide its query heads."""
         name = "attention.head_count_kv"
+        self.note_size(name)
         if self.key(name) not in self.checkpoint.metadata:
             return self.heads
         counts = self._head_counts(name)
@@ -162,6 +226,7 @@ class Model:
         counts = self.per_layer(name, int)
         if min(counts) < 0 or max(counts) == 0:
             raise self.refuse_key(name, f"is {min(counts)}, expected at least 1")
+        self._within_tensors(name, max(counts))
         return counts
 
     @cached_property
@@ -202,12 +267,14 @@ class Model:
         widths = self.per_layer(name, int)
         if min(widths) < 1:
             raise self.refuse_key(name, f"is {min(widths)}, expected at least 1")
+        # Of mixtures it may be what the experts that a row uses have together.
+        self._within_tensors(name, max(widths), self.experts[1] if self.has_experts else 1)
         return widths
 
     @cached_property
     def has_experts(self) -> bool:
-        """Whether feed-forward networks are mixtures: always in an architecture that is named for them."""
-        is_named = self.architecture.endswith("moe")
+        """Whether feed-forward networks are mixtures: where the architecture is named for them, or a tensor is."""
+        is_named = self.architecture.endswith("moe") or any("_exps." in name for name in self.checkpoint.tensors)
         return (self.size("expert_count") if is_named else self.count("expert_count")) > 0
 
     @cached_property
@@ -236,10 +303,11 @@ class Model:
         for key in metadata.unread(prefix):
             if not self._is_without_effect(key.removeprefix(prefix)):
                 found = _shown(metadata.value(key))
-                raise self.refuse(f"key '{key}' = {found} is not understood for this architecture")
+                raise self.refuse(f"key {shown(key)} = {found} is not understood for this architecture")
         for name in self.checkpoint.unused_tensors():
             if not self._is_of_unused_layer(name):
-                raise self.refuse(f"tensor '{name}' is not understood for architecture '{self.architecture}'")
+                message = f"tensor {shown(name)} is not understood for architecture '{self.architecture}'"
+                raise self.refuse(message + self.remark())
 
     def _is_without_effect(self, name: str) -> bool:
         if name in _WITHOUT_EFFECT:
@@ -258,10 +326,13 @@ class Model:
 
 
 def _is_neutral(value: object) -> bool:
-    """Whether a value says "none": 0, false, an empty string, -1 (also as unsigned), or an array of nothing else."""
+    """
+    Whether a value says "none": 0, false, an empty string, the integer -1 (also as unsigned), or an array of nothing
+    else.
+    """
     if isinstance(value, list):
         return all(map(_is_neutral, cast("list[object]", value)))
-    return value in (0, "", -1, 2**32 - 1)
+    return value in (0, "") or (isinstance(value, int) and value in (-1, 2**32 - 1))
 
 
 def _is_close(value: object, default: object) -> bool:

@@ -35,6 +35,6 @@ def qwen2(step: Step) -> SSAValue:
 @row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
-    shared = model.count("expert_shared_feed_forward_length") or model.feed_forward[layer.index]
+    shared = model.optional_size("expert_shared_feed_forward_length") or model.feed_forward[layer.index]
     routed = mixture(layer, x, renormalize=False)
     return with_shared_expert(layer, x, routed, shared, is_gated=True)

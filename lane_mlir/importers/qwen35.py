@@ -46,5 +46,6 @@ def _gates(layer: Layer, x: SSAValue, value_heads: int) -> tuple[SSAValue, SSAVa
 
 @row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
-    shared = layer.model.size("expert_shared_feed_forward_length")
+    model = layer.model
+    shared = model.optional_size("expert_shared_feed_forward_length") or model.feed_forward[layer.index]
     return with_shared_expert(layer, x, mixture(layer, x), shared, is_gated=True)

@@ -32,26 +32,22 @@ def rotary_of(model: Model, context: int, *, columns: int | None = None, equal_m
     Source: Peng et al., YaRN (2023), whose magnitude 1 + 0.1·log(factor) `tg.rope_table` applies where ext_factor
     is not 0.
     """
-    columns = model.size("rope.dimension_count", model.key_width) if columns is None else columns
+    columns = model.count("rope.dimension_count", model.key_width, least=1) if columns is None else columns
     if columns % 2 or columns > model.key_width:
         raise model.refuse_key("rope.dimension_count", f"is {columns}, expected even and at most {model.key_width}")
-    base = model.optional("rope.freq_base", float, 10000.0)
-    if base <= 0:
-        raise model.refuse_key("rope.freq_base", f"is {base}, expected more than 0")
+    base = model.positive("rope.freq_base", 10000.0)
     original = model.count("rope.scaling.original_context_length") or model.count("context_length")
     factor = model.factor("rope.scaling.factor", model.factor("rope.scale_linear", 1.0))
     kind = model.optional("rope.scaling.type", str, "linear")
     if kind not in _SCALINGS:
         raise model.refuse_key("rope.scaling.type", f"is '{kind}', expected one of {', '.join(_SCALINGS)}")
-    if factor <= 0:
-        raise model.refuse_key("rope.scaling.factor", f"is {factor}, expected more than 0")
     if kind == "none":
         factor = 1.0
     ext_factor = model.optional("rope.scaling.yarn_ext_factor", float, -1.0)
     if ext_factor < 0:
         ext_factor = 1.0 if kind == "yarn" else 0.0
-    if ext_factor and original < 1:
-        raise model.refuse_key("rope.scaling.original_context_length", "is missing, which YaRN needs")
+    if ext_factor:
+        _refuse_no_yarn(model, base, factor, original)
     return Rotary(
         columns,
         RopeScaling(
@@ -59,12 +55,25 @@ def rotary_of(model: Model, context: int, *, columns: int | None = None, equal_m
             freq_scale=1.0 / factor,
             ext_factor=ext_factor,
             attn_factor=_attn_factor(model, factor, ext_factor, equal_magnitudes),
-            beta_fast=model.optional("rope.scaling.yarn_beta_fast", float, 32.0),
-            beta_slow=model.optional("rope.scaling.yarn_beta_slow", float, 1.0),
+            beta_fast=model.positive("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=model.positive("rope.scaling.yarn_beta_slow", 1.0),
             original_context=original if ext_factor else 0,
         ),
         is_long=context > original,
     )
+
+
+def _refuse_no_yarn(model: Model, base: float, factor: float, original: int) -> None:
+    """Refuse what YaRN's ramp and magnitude have no value for."""
+    if original < 1:
+        raise model.refuse_key("rope.scaling.original_context_length", "is missing, which YaRN needs")
+    if base <= 1:
+        raise model.refuse_key("rope.freq_base", f"is {base}, expected more than 1 under YaRN")
+    if 1 + 0.1 * log(factor) <= 0:
+        raise model.refuse_key("rope.scaling.factor", f"is {factor}, too small for YaRN")
+    fast, slow = model.positive("rope.scaling.yarn_beta_fast", 32.0), model.positive("rope.scaling.yarn_beta_slow", 1.0)
+    if slow > fast:
+        raise model.refuse_key("rope.scaling.yarn_beta_slow", f"is {slow}, expected at most yarn_beta_fast, {fast}")
 
 
 def _attn_factor(model: Model, factor: float, ext_factor: float, equal_magnitudes: bool) -> float:
@@ -74,8 +83,8 @@ def _attn_factor(model: Model, factor: float, ext_factor: float, equal_magnitude
     With rope.scaling.yarn_log_multiplier m, YaRN's magnitude is divided by 1 + 0.1·m·log(factor), or by itself where
     `equal_magnitudes`.
     """
-    attn_factor = model.optional("rope.scaling.attn_factor", float, 1.0)
-    yarn_attn_factor = model.optional("rope.scaling.yarn_attn_factor", float, 1.0)
+    attn_factor = model.positive("rope.scaling.attn_factor", 1.0)
+    yarn_attn_factor = model.positive("rope.scaling.yarn_attn_factor", 1.0)
     multiplier = model.optional("rope.scaling.yarn_log_multiplier", float, 0.0)
     if not ext_factor:
         return attn_factor * yarn_attn_factor

@@ -22,13 +22,11 @@ def windows_of(
     layer of each period is global.
     """
     model, name = step.model, "attention.sliding_window"
-    window = model.required(name, int) if required else model.optional(name, int)
-    window = default if window is None else window
+    is_given = required or model.key(name) in model.checkpoint.metadata
+    window = model.count(name, None, least=1) if is_given else default
     local = local_layers(model, period)
     if window is None or (window == 0 and zero_is_none):
         return (None,) * model.layers
-    if window < 1:
-        raise model.refuse_key(name, f"is {window}, expected at least 1")
     return tuple(window if is_local and window < step.context else None for is_local in local)
 
 

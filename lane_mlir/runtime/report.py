@@ -15,7 +15,7 @@ from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, ViewOp, buffer_of
 from lane_mlir.dialects.tg import TargetAttr
 from lane_mlir.dialects.tg.step import step_functions, target_of
 from lane_mlir.passes.forms import COMPOSITES, composites, locations
-from lane_mlir.passes.fuse import ON_LAUNCHES, Decision, Outcome, Report, rule_names
+from lane_mlir.passes.fuse import ON_LAUNCHES, Decision, Outcome, Report, reported_rules
 from lane_mlir.runtime.compilation import lower, schedules
 
 SCHEMA = 1
@@ -155,10 +155,10 @@ def _report(schedule: ScheduleOp, decided: Report | None, realized: Mapping[str,
 
 
 def _rules(schedule: ScheduleOp, decided: Report | None, came_linked: bool) -> Iterator[RuleCounts]:
-    """Every rule in the order of the table, then those that close a step."""
+    """Every rule in the order of the table, then the one that closes a step."""
     counts = decided.counts() if decided is not None else {}
     in_launches = Counter(rule for launch in schedule.launches() for rule in launch.rules.data)
-    for rule in dict.fromkeys([*rule_names(), *counts, *in_launches]):
+    for rule in dict.fromkeys([*reported_rules(), *counts, *in_launches]):
         outcomes = counts.get(rule, {})
         if decided is None or (came_linked and rule not in ON_LAUNCHES):
             yield RuleCounts(rule, in_launches[rule], None, None)

@@ -28,6 +28,7 @@ from lane_mlir.passes.fuse.table import (
     Optimized,
     classes_built,
     optimize,
+    reported_rules,
     rule_names,
     steps,
 )
@@ -121,6 +122,7 @@ __all__ = [
     "leaves",
     "optimize",
     "realizes",
+    "reported_rules",
     "rule_names",
     "rule_pass",
     "steps",

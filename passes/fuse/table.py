@@ -116,6 +116,11 @@ def rule_names() -> Sequence[str]:
     return (*(rule for rule in RULES if rule in _IMPLEMENTED or rule in ON_LAUNCHES), FUSED_QUANT, *OWN)
 
 
+def reported_rules() -> Sequence[str]:
+    """The rules that a report has: those that can be held back, and the closing one, which always fires."""
+    return (*rule_names(), ADVANCE)
+
+
 def rule_class(rule: str) -> type[FusionRule]:
     """The class of a rule that rewrites the graph."""
     return _IMPLEMENTED[rule]

@@ -156,7 +156,6 @@ class Judge:
 
     def _keep(self, made: BufferOp) -> SSAValue:
         self.buffers.append(made)
-        made.buffer.name_hint = made.label.data
         return made.buffer
 
     def _put(self, value: SSAValue, buffer: SSAValue) -> None:

@@ -67,7 +67,6 @@ class Arrays:
             plain=first.plain is not None,
             quantized=first.quantized is not None,
         )
-        array.buffer.name_hint = array.label.data
         self._put_before(array, members)
         for sequence, member in enumerate(members):
             _become_part(member, array, sequence * first.length)

@@ -176,7 +176,7 @@ def _transpose(launch: LaunchOp, weight: SSAValue) -> None:
     copy.transposed = UnitAttr()
     assert buffer.parent is not None
     buffer.parent.insert_op_after(copy, buffer)
-    copy.buffer.name_hint = copy.label.data
+    copy.name_result()
     for op in users:
         if isinstance(op, LaunchOp) and weight in _plain_weights(op):
             op.operands = [copy.buffer if operand is weight else operand for operand in op.operands]

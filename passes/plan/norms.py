@@ -118,7 +118,6 @@ def _defer(launch: LaunchOp, norm: NormOp, readers: Sequence[Product]) -> None:
     assert norm.out is not None
     out = buffer_of(norm.out)
     made = BufferOp(f"{out.label.data}.squares", (norm.rows.data, norm.cols.data // QBLOCK), Fill.COMPUTED)
-    made.buffer.name_hint = made.label.data
     block = out.parent_block()
     assert block is not None
     block.insert_op_after(made, out)

@@ -272,21 +272,22 @@ EVERYWHERE = ("block_count", "embedding_length", "attention.head_count")
 OF_DELTA_RULE = tuple(
     f"ssm.{key}" for key in ("inner_size", "conv_kernel", "state_size", "time_step_rank", "group_count")
 )
-OF_LATENTS = ("attention.kv_lora_rank", "attention.value_length_mla")
+OF_LATENTS = ("kv_lora_rank", "q_lora_rank", "key_length_mla", "value_length_mla")
 OF_MIXTURE = ("expert_count", "expert_used_count")
+OF_SHARED_EXPERTS = (*OF_MIXTURE, "expert_feed_forward_length", "expert_shared_count", "feed_forward_length")
 NEEDED: Mapping[str, tuple[str, ...]] = {
-    "deepseek2": (*OF_MIXTURE, "feed_forward_length", "rope.dimension_count", *OF_LATENTS),
-    "glm4moe": (*OF_MIXTURE, "feed_forward_length"),
-    "gpt-oss": (*OF_MIXTURE, "attention.sliding_window"),
+    "deepseek2": (*OF_SHARED_EXPERTS, "rope.dimension_count", *(f"attention.{key}" for key in OF_LATENTS)),
+    "glm4moe": OF_SHARED_EXPERTS,
+    "gpt-oss": (*OF_MIXTURE, "expert_feed_forward_length", "attention.sliding_window"),
     "granite": ("feed_forward_length", "logit_scale"),
     "granitemoe": (*OF_MIXTURE, "feed_forward_length", "logit_scale"),
     "lfm2": ("feed_forward_length", "shortconv.l_cache"),
     "lfm2moe": (*OF_MIXTURE, "feed_forward_length", "shortconv.l_cache"),
-    "llama, a mixture": ("expert_used_count", "feed_forward_length"),
+    "llama, a mixture": (*OF_MIXTURE, "feed_forward_length"),
     "qwen2moe": OF_MIXTURE,
     "qwen3moe": OF_MIXTURE,
     "qwen35": (*OF_DELTA_RULE, "feed_forward_length", "rope.dimension_sections"),
-    "qwen35moe": (*OF_DELTA_RULE, *OF_MIXTURE, "expert_shared_feed_forward_length", "rope.dimension_sections"),
+    "qwen35moe": (*OF_DELTA_RULE, *OF_MIXTURE, "rope.dimension_sections"),
     "qwen3next": (*OF_DELTA_RULE, *OF_MIXTURE, "expert_shared_feed_forward_length"),
 }
 """The keys of each family that have no default; of dense ones, the width of the network."""
@@ -300,6 +301,9 @@ def test_without_each_key(name: str) -> None:
     outcomes = {key: outcome(edited(checkpoint, without_keys=[key])) for key in family_keys(checkpoint)}
     prefix = f"{checkpoint.path}: key '{checkpoint.architecture}."
     assert {key for key, said in outcomes.items() if said.startswith(f"{prefix}{key}' is missing")} == needed
+    # A default that the tensors do not fit is named as well.
+    refused = {key: said for key, said in outcomes.items() if not said.startswith("builtin.module")}
+    assert [key for key, said in refused.items() if f"'{checkpoint.architecture}.{key}'" not in said] == []
 
 
 @ALL
@@ -309,6 +313,31 @@ def test_with_each_key_mistyped(name: str) -> None:
         found = checkpoint.metadata.value(f"{checkpoint.architecture}.{key}")
         message = refusal(edited(checkpoint, {key: 1.5 if isinstance(found, str) else "many"}))
         assert f"key '{checkpoint.architecture}.{key}' is " in message
+
+
+LENGTHS = ("attention.sliding_window", "full_attention_interval", "rope.scaling.original_context_length")
+"""Keys of what may be longer than any model."""
+
+
+@ALL
+@pytest.mark.parametrize("value", [-7, 2**31, 2**62])
+def test_with_each_number_absurd(name: str, value: int) -> None:
+    checkpoint = family(name)
+    unchanged = outcome(edited(checkpoint))
+    for key in family_keys(checkpoint):
+        if type(checkpoint.metadata.value(f"{checkpoint.architecture}.{key}")) is int:
+            said = outcome(edited(checkpoint, {key: value}))
+            is_length = key in LENGTHS and value == 2**31
+            assert f"'{checkpoint.architecture}.{key}'" in said or is_length or said == unchanged, key
+
+
+@ALL
+@pytest.mark.parametrize("value", [-7.0, float("nan"), float("inf")])
+def test_with_each_factor_absurd(name: str, value: float) -> None:
+    checkpoint = family(name)
+    for key in family_keys(checkpoint):
+        if isinstance(checkpoint.metadata.value(f"{checkpoint.architecture}.{key}"), float):
+            assert f"'{checkpoint.architecture}.{key}'" in refusal(edited(checkpoint, {key: value}))
 
 
 # With one key head, which divides any number, or with none, or where a tensor has a value a head: it is tensors that
@@ -420,7 +449,7 @@ MEANINGFUL: tuple[Mapping[str, object], ...] = (
     {"deepstack_mapping": [0, 1]},
     {"embedding_scale": 2.5},
     {"expert_count": 16},
-    {"expert_gating_func": 1},
+    {"expert_gating_func": 7},
     {"expert_group_count": 4, "expert_group_used_count": 2},
     {"expert_group_scale": 0.5},
     {"expert_shared_count": 2},

@@ -68,7 +68,7 @@ def test_an_unknown_architecture(edited: Callable[..., Path]) -> None:
         ("attention.sliding_window", 16, "key 'llama.attention.sliding_window' = 16 is not understood"),
         ("attention.alibi_slopes", [0.0, 0.5], "key 'llama.attention.alibi_slopes' = [0.0, 0.5] is not understood"),
         ("expert_count", 8, "key 'llama.expert_used_count' is missing"),
-        ("vocab_size", 127, "tensor 'token_embd.weight' has 128 rows for a vocabulary of 127 tokens"),
+        ("vocab_size", 127, "'token_embd.weight' has 128 rows for a vocabulary of 127 tokens (key 'llama.vocab_size')"),
         ("feed_forward_length", 256, "tensor 'blk.0.ffn_gate.weight' is 384 x 256, expected 256 x 256"),
     ],
 )
@@ -113,6 +113,12 @@ def test_a_tensor_that_nothing_reads(edited: Callable[..., Path]) -> None:
     assert "tensor 'blk.0.attn_q_norm.weight' is not understood for architecture 'llama'" in message
 
 
+def test_names_cannot_break_the_line(edited: Callable[..., Path]) -> None:
+    assert r"key 'llama.a\nb' = 1 is not understood" in refusal(edited(LLAMA, {"llama.a\nb": 1}))
+    path = edited(LLAMA, tensors={"a\x1b[31mb": np.ones(64, np.float32)})
+    assert r"tensor 'a\x1b[31mb' is not understood" in refusal(path)
+
+
 def test_a_bias_that_only_one_layer_has(edited: Callable[..., Path]) -> None:
     path = edited(LLAMA, tensors={"blk.1.attn_q.bias": np.ones(256, np.float32)})
     assert "tensor 'blk.0.attn_q.bias' is missing, though there is 'blk.1.attn_q.bias'" in refusal(path)
@@ -134,7 +140,12 @@ def test_neutral_values_say_nothing(edited: Callable[..., Path]) -> None:
     ("name", "key", "value", "message"),
     [
         ("deepseek2-moe-Q4_K_M", "expert_gating_func", 7, "is 7, expected 1 (softmax), 2 (sigmoid) or 3"),
-        ("deepseek2-moe-Q4_K_M", "expert_group_count", 3, "is 3 with 3 used: 2 of 8 experts cannot be chosen"),
+        ("llama-moe-Q4_K_M", "expert_weights_norm", False, "is false, but mixtures of this architecture renormalize"),
+        ("gpt-oss-moe-Q4_K_M", "expert_weights_norm", True, "is true, but mixtures of this architecture do not renorm"),
+        ("qwen3moe-moe-Q4_K_M", "expert_gating_func", 2, "is 2, but mixtures of this architecture score by softmax"),
+        ("deepseek2-moe-Q4_K_M", "leading_dense_block_count", 3, "is 3, more than the 2 layers"),
+        ("gemma2-Q5_K_M", "attn_logit_softcapping", -1.0, "is -1.0, expected more than 0, or 0 for no cap"),
+        ("llama-Q4_K_M", "embedding_scale", -1.0, "= -1.0 is not understood"),
         ("deepseek2-moe-Q4_K_M", "attention.key_length_mla", 32, "is 32, of which 32 are rotated"),
         ("gemma3-Q4_K_M", "attention.sliding_window", -1, "is -1, expected at least 1"),
         ("gpt-oss-moe-Q4_K_M", "attention.sliding_window_pattern", [1], "has 1 values, expected 0 or 1 for each"),
@@ -160,3 +171,42 @@ def test_values_of_keys_of_families(
     architecture = name.removesuffix("-moe-Q4_K_M").partition("-Q")[0]
     found = refusal(edited(name, {f"{architecture}.{key}": value}))
     assert f"key '{architecture}.{key}' {message}" in found
+
+
+@pytest.mark.parametrize(
+    ("groups", "used", "message"),
+    [
+        (4, None, "key 'deepseek2.expert_group_used_count' is missing, expected an integer"),
+        (4, 0, "key 'deepseek2.expert_group_used_count' is 0, expected at least 1"),
+        (3, 3, "key 'deepseek2.expert_group_count' is 3 with 3 used: 2 of 8 experts cannot be chosen"),
+        (2, 3, "key 'deepseek2.expert_group_count' is 2 with 3 used: 2 of 8 experts cannot be chosen"),
+    ],
+)
+def test_groups_of_experts(edited: Callable[..., Path], groups: int, used: int | None, message: str) -> None:
+    keys = {"deepseek2.expert_group_count": groups}
+    if used is not None:
+        keys["deepseek2.expert_group_used_count"] = used
+    assert message in refusal(edited("deepseek2-moe-Q4_K_M", keys))
+
+
+def test_what_a_mixture_does_anyway_may_be_said(edited: Callable[..., Path]) -> None:
+    keys = {"qwen3moe.expert_weights_norm": True, "qwen3moe.expert_gating_func": 1}
+    import_step(Checkpoint.open(edited("qwen3moe-moe-Q4_K_M", keys))).verify()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"type": "yarn", "factor": 4.0, "freq_base": 1.0}, "rope.freq_base' is 1.0, expected more than 1 under YaRN"),
+        ({"type": "yarn", "factor": 1e-30}, "rope.scaling.factor' is 1.0000000031710769e-30, too small for YaRN"),
+        ({"attn_factor": -1.0}, "rope.scaling.attn_factor' is -1.0, expected more than 0"),
+        ({"yarn_attn_factor": 0.0}, "rope.scaling.yarn_attn_factor' is 0.0, expected more than 0"),
+        ({"type": "yarn", "yarn_beta_fast": 0.0}, "rope.scaling.yarn_beta_fast' is 0.0, expected more than 0"),
+        ({"type": "yarn", "yarn_beta_slow": 99.0}, "rope.scaling.yarn_beta_slow' is 99.0, expected at most"),
+        ({"type": "yarn", "original_context_length": -1}, "original_context_length' is -1, expected at least 0"),
+    ],
+)
+def test_scaled_positions(edited: Callable[..., Path], keys: dict[str, object], message: str) -> None:
+    names = {key: "rope.freq_base" if key == "freq_base" else f"rope.scaling.{key}" for key in keys}
+    path = edited(LLAMA, {f"llama.{names[key]}": value for key, value in keys.items()})
+    assert message in refusal(path)

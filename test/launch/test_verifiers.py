@@ -223,6 +223,14 @@ CASES = [
         "",
         "two launches",
     ),
+    (
+        "launch.fold { launch.fold { launch.quant %x:64 (n = 64) launch.quant %x (n = 64) } launch.quant %x (n = 64) }",
+        "holds a fold, expected none but that of a mixture and a sum, before a norm",
+    ),
+    (
+        "launch.fold { launch.quant %x:64 (n = 64) launch.fold { launch.quant %x (n = 64) launch.quant %x (n = 64) } }",
+        "holds a fold, expected none but that of a mixture and a sum, before a norm",
+    ),
     case(
         GEMV, "x:64 by", "x:64 over rms %s:2 eps = -1.0 by", "divides by a root with eps = -1.0, expected more than 0"
     ),

@@ -275,7 +275,9 @@ class TestRefused:
             byte_pairs(tmp_path, [], ["a b"]).encode("ab")
 
     def test_missing_keys(self, tmp_path: Path) -> None:
-        with pytest.raises(LaneError, match=r"'tokenizer.ggml.tokens' is missing"):
+        with pytest.raises(
+            LaneError, match=r"'tokenizer.ggml.tokens' is missing, expected an array, each value a string"
+        ):
             build(tmp_path / "a.gguf", "llama", nothing).encode("a")
         with pytest.raises(LaneError, match=r"'tokenizer.ggml.scores' is missing"):
             build(tmp_path / "a.gguf", "llama", lambda w: w.add_token_list(["a", "b"])).encode("a")

@@ -242,6 +242,11 @@ def test_what_we_refuse_is_a_diagnostic_of_xdsl(
     assert capsys.readouterr().out == "rows is 0, expected at least 1\n"
 
 
+def test_a_chip_that_no_model_runs_on(models: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([str(models / "llama-f32.gguf"), "-f", "gguf{chip=h20}"]) == 2
+    assert capsys.readouterr().err.startswith("lane-opt: error: unknown chip 'h20'; did you mean 'h200'")
+
+
 PIECES = ["func.func", "@f", "(", ")", "{", "}", "%a", "%0", "=", ":", "i32", "->", "arith.addi", ",", "tensor<", "4x",
           ">", "dense<", "loc(", '"', "#x", "!t", "//", "\n", "-1", "1.0e9", "builtin.module", "^bb0", "[", "]", "tg."]  # fmt: skip
 

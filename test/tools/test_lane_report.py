@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lane_mlir.passes.fuse import rule_names
+from lane_mlir.passes.fuse import reported_rules
 from lane_mlir.tools.lane_import import main as lane_import
 from lane_mlir.tools.lane_opt import main as lane_opt
 from lane_mlir.tools.lane_report import main
@@ -214,7 +214,7 @@ NORM = """func.func @f(%x: tensor<1x64xf32>, %w: tensor<64xf32>) -> tensor<1x64x
 def test_why_of_every_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "norm.mlir"
     path.write_text(NORM)
-    for rule in rule_names():
+    for rule in reported_rules():
         fired = 1 if rule == "add_norm" else 0
         expected = f"step f: {rule} fired {fired} times, was refused 0 times and held 0 times\n"
         assert run(capsys, str(path), "--why", rule) == expected
@@ -257,6 +257,17 @@ def test_why_sequences_stay_apart(models: Path, tmp_path: Path, capsys: pytest.C
     assert out.startswith(f"step step: sequences fired 0 times, was refused 1 times and held {len(fired)} times")
     assert out.count("sequences is held") == len(fired)
     assert "refused 0 times" in run(capsys, lfm2, "--why", "sequences")
+
+
+def test_why_of_the_closing_rule(lifted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """It is a rule like any other, but that it cannot be held."""
+    assert run(capsys, lifted, "--why", "advance") == (
+        "step step: advance fired 1 times, was refused 0 times and held 0 times\n"
+    )
+    assert "unknown rule 'advance'" in refusal(capsys, 2, lifted, "--held", "advance")
+    linked = str(tmp_path / "linked.mlir")
+    assert lane_opt(["--pass-pipeline=fuse,link", lifted, "-o", linked]) == 0
+    assert f"{linked} is linked already: why advance" in refusal(capsys, 1, linked, "--why", "advance")
 
 
 def test_why_of_a_linked_module(lifted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

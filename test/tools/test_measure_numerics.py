@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ def test_divergence_is_that_of_the_distributions():
     ("text", "options", "status", "message"),
     [
         ("", [], 1, "ids.json: not JSON: "),
+        pytest.param("[" * 100_000, [], 1, "ids.json: not JSON: ", id="deep"),
         ("{}", [], 1, "ids.json: holds no list of token ids, nor one under 'ids'"),
         ('[1, "a"]', [], 1, "ids.json: holds no list of token ids"),
         ("[1]", [], 1, "ids.json: 1 tokens, expected at least 2"),
@@ -53,3 +55,12 @@ def test_what_cannot_be_measured_on(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("measure_numerics: error: ")
     assert message in line
+
+
+def test_a_text_that_is_none(talking_model: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model, text = str(talking_model({"a": 115})), tmp_path / "text"
+    text.write_bytes(b"a\xff")
+    assert main([model, "--text", str(text)]) == 1
+    assert capsys.readouterr().err == f"measure_numerics: error: {text} is not text: byte 1 is not UTF-8\n"
+    assert main([model, "--text", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"measure_numerics: error: cannot read {tmp_path}: Is a directory\n"
