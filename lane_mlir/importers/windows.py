@@ -23,9 +23,9 @@ def windows_of(
     """
     model, name = step.model, "attention.sliding_window"
     is_given = required or model.key(name) in model.checkpoint.metadata
-    window = model.count(name, None, least=1) if is_given else default
+    window = model.count(name, None, least=0 if zero_is_none else 1) if is_given else default
     local = local_layers(model, period)
-    if window is None or (window == 0 and zero_is_none):
+    if not window:
         return (None,) * model.layers
     return tuple(window if is_local and window < step.context else None for is_local in local)
 
