@@ -26,7 +26,7 @@ from lane_mlir.dialects.launch import (
 from lane_mlir.dialects.tg import QUANTIZED_BLOCK, Activation, Numerics
 from lane_mlir.eval import Array
 from lane_mlir.eval.elementwise import ACTIVATIONS
-from lane_mlir.eval.products import head_matmul
+from lane_mlir.eval.products import head_matmul, matmul
 from lane_mlir.formats import Format
 
 
@@ -60,15 +60,10 @@ class Input:
 
 
 def multiply(x: Input, w: Array, out: Array) -> Run:
-    """out = x·wᵀ: w [n, k], out [m, n], C-contiguous. One row is a matrix-vector product."""
-    if len(out) > 1:
-        if x.array is not None:
-            return partial(np.matmul, x.array, w.T, out)
-        return lambda: np.matmul(x.read(), w.T, out)
-    row = out[0]
+    """out = x·wᵀ: w [n, k], out [m, n], C-contiguous."""
     if x.array is not None:
-        return partial(np.dot, w, x.array[0], row)
-    return lambda: np.dot(w, x.read()[0], row)
+        return partial(matmul, x.array, w, out)
+    return lambda: matmul(x.read(), w, out)
 
 
 def bind_product(

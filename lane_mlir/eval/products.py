@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from xdsl.interpreter import Interpreter, PythonValues, impl
 
 from lane_mlir.dialects.tg import (
+    MAX_SEQUENCES,
     ExpertActivation,
     HeadMatmulOp,
     MatmulOp,
@@ -26,10 +27,28 @@ from lane_mlir.eval.numerics import activation_numerics, quantize
 SMALLEST_SUM = 2.0**-14
 """The least that the weights of chosen experts are divided by."""
 
+_WEIGHTS_AT_ONCE = 1 << 20
+"""Weights that are multiplied by all rows at once: 4 MB, which a last-level cache holds."""
 
-def matmul(x: Array, w: Array) -> Array:
-    """x·wᵀ: x [m, k], w [n, k], y [m, n]."""
-    return x @ w.T
+
+def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
+    """
+    x·wᵀ: x [m, k], w [n, k], y [m, n], which is `out` where given, C-contiguous.
+
+    Each of up to MAX_SEQUENCES rows is a product by itself, its sums those that it has alone: BLAS adds up in an order
+    that depends on the number of rows. So what a sequence computes does not depend on which run beside it.
+    """
+    (m, k), n = x.shape, len(w)
+    y = np.empty((m, n), np.float32) if out is None else out
+    if m > MAX_SEQUENCES:
+        return np.matmul(x, w.T, y)
+    # Each part of the weights for all rows before the next, while it is in the cache.
+    at_once = max(1, _WEIGHTS_AT_ONCE // k)
+    for start in range(0, n, at_once):
+        part = w[start : start + at_once]
+        for row, result in zip(x, y, strict=True):
+            np.dot(part, row, result[start : start + at_once])
+    return y
 
 
 def head_matmul(x: Array, w: Array, shared: bool = False, transposed: bool = False) -> Array:
@@ -39,8 +58,11 @@ def head_matmul(x: Array, w: Array, shared: bool = False, transposed: bool = Fal
     """
     w = w.transpose(0, 2, 1) if transposed else w
     heads, b, a = w.shape
-    per_head = x[None] if shared else x.reshape(-1, heads, a).transpose(1, 0, 2)
-    y = np.matmul(per_head, w.transpose(0, 2, 1))
+    rows = x.reshape(-1, 1 if shared else heads, a)
+    if len(rows) <= MAX_SEQUENCES:
+        # Each by itself, as in `matmul`.
+        return np.matmul(w, rows[..., None]).reshape(-1, heads * b)
+    y = np.matmul(rows.transpose(1, 0, 2), w.transpose(0, 2, 1))
     return y.transpose(1, 0, 2).reshape(-1, heads * b)
 
 

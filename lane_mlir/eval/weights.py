@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -95,13 +95,17 @@ class RandomWeights:
         digest = hashlib.blake2b(f"{name} {shape}".encode(), digest_size=8).digest()
         start = int.from_bytes(digest) % _POOL
         size = math.prod(shape)
-        fits = start + size <= _POOL
-        normal = self._pool[start : start + size] if fits else np.resize(np.roll(self._pool, -start), size)
-        values = normal.reshape(shape)
+        pool, missing = _pool(self.seed), start + size - _POOL
+        parts = [pool[start : start + size]]
+        while missing > 0:
+            parts.append(pool[:missing])
+            missing -= _POOL
+        values = np.concatenate(parts).reshape(shape)
         if len(shape) == 1:
             return np.float32(-1 if name in self.negative else 1) + np.float32(0.1) * values
         return values * np.float32(1 / math.sqrt(shape[-1]))
 
-    @cached_property
-    def _pool(self) -> Array:
-        return np.random.default_rng(self.seed).standard_normal(_POOL, np.float32)
+
+@lru_cache(maxsize=1)
+def _pool(seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(_POOL, np.float32)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,12 +80,22 @@ class Memory:
         return bytes.ctypes.data + at
 
 
+OPTIONS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-w")
+
+
 class Emulator:
     """Compiles units for the host, each once, and runs schedules on them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.libraries: dict[str, ctypes.CDLL] = {}
+        # The emulator is read once for all units: g++ takes a precompiled header that lies beside the header.
+        text = EMULATOR.read_bytes()
+        self._header = folder / f"{hashlib.sha256(text).hexdigest()[:24]}.h"
+        self._make(self._header, lambda part: part.write_bytes(text))
+        self._make(
+            Path(f"{self._header}.gch"), lambda part: _run_compiler("-x", "c++-header", self._header, "-o", part)
+        )
 
     def run(self, schedule: ScheduleOp, memory: Memory, *, steps: int = 1) -> Unit:
         """Run the kernels of a schedule on the memory of its buffers, as often as there are steps."""
@@ -111,27 +122,40 @@ class Emulator:
 
     def compiled(self, source: str) -> ctypes.CDLL:
         """A unit of kernels and entries as a library."""
-        key = hashlib.sha256(source.encode() + EMULATOR.read_bytes()).hexdigest()[:24]
+        key = hashlib.sha256(f"{self._header}\n{source}".encode()).hexdigest()[:24]
         if key not in self.libraries:
             library, file = self.folder / f"{key}.so", self.folder / f"{key}.cpp"
-            if not library.exists():
-                file.write_text(source)
-                part = self.folder / f"{key}.{os.getpid()}.part"
-                options = ["-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w"]
-                command = ["g++", *options, "-include", str(EMULATOR), str(file), "-o", str(part)]
-                made = subprocess.run(command, capture_output=True, text=True)
-                assert made.returncode == 0, made.stderr[:4000]
-                part.rename(library)
+            self._make(file, lambda part: part.write_text(source))
+            self._make(library, lambda part: _run_compiler("-shared", "-include", self._header, file, "-o", part))
             self.libraries[key] = ctypes.CDLL(str(library))
         return self.libraries[key]
 
+    @staticmethod
+    def _make(file: Path, make: Callable[[Path], object]) -> None:
+        """Make a file that is not there; the processes of a test run, which share the folder, see it when it is whole."""
+        if not file.exists():
+            part = file.with_name(f"{file.name}.{os.getpid()}.part")
+            make(part)
+            part.rename(file)
 
-class Recorder(Emulator):
-    """Runs nothing, but notes which kernel templates a test calls, and with which of their flags."""
+
+def _run_compiler(*arguments: str | Path) -> None:
+    made = subprocess.run(["g++", *OPTIONS, *arguments], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr[:4000]
+
+
+class Recorder:
+    """In place of the emulator: runs nothing, but notes which kernel templates a test calls, and with which flags."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def compiled(self, source: str) -> ctypes.CDLL:
+        pytest.skip("calls a host function")
 
     def run(self, schedule: ScheduleOp, memory: Memory, *, steps: int = 1) -> Unit:
         test = os.environ["PYTEST_CURRENT_TEST"].removesuffix(" (call)")
-        with open(self.folder, "a", encoding="utf-8") as file:
+        with open(self._file, "a", encoding="utf-8") as file:
             for use in print_unit(schedule).uses:
                 template, flags = use.kernel.call.partition("<")[0], re.findall(r"\.(\w+) = true", use.kernel.call)
                 file.write("\t".join((test, template, *sorted(set(flags)))) + "\n")
@@ -139,7 +163,14 @@ class Recorder(Emulator):
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes of a test run: those of pytest-xdist have a folder each in that of the run."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def emulator(shared_folder: Path) -> Emulator | Recorder:
     """
     The emulator; LANE_EMULATOR_CACHE names a folder that keeps compiled units between runs, LANE_RECORD a file to
     record in what tests would run.
@@ -148,10 +179,10 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
         return Recorder(Path(os.environ["LANE_RECORD"]))
     if COMPILER is None:
         pytest.skip("kernels are emulated on the host by g++, which is not installed")
-    folder = os.environ.get("LANE_EMULATOR_CACHE")
-    if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    return Emulator(Path(folder) if folder is not None else tmp_path_factory.mktemp("emulator"))
+    kept = os.environ.get("LANE_EMULATOR_CACHE")
+    folder = Path(kept) if kept is not None else shared_folder / "emulator"
+    folder.mkdir(parents=True, exist_ok=True)
+    return Emulator(folder)
 
 
 @pytest.fixture(scope="session")

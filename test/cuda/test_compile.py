@@ -65,10 +65,8 @@ class Claims:
 
 
 @pytest.fixture(scope="module")
-def claims(tmp_path_factory: pytest.TempPathFactory) -> Claims:
-    base = tmp_path_factory.getbasetemp()
-    # The processes of pytest-xdist have a folder each in that of the run.
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+def claims(shared_folder: Path) -> Claims:
+    folder = shared_folder / "compiled"
     folder.mkdir(exist_ok=True)
     return Claims(folder)
 

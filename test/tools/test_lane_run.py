@@ -289,7 +289,15 @@ def test_version(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.fixture
-def endless(model: str) -> Iterator[subprocess.Popen[bytes]]:
+def interruptible() -> Iterator[None]:
+    """Processes take an interrupt, even where pytest itself was started to ignore it, as shells do in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def endless(model: str, interruptible: None) -> Iterator[subprocess.Popen[bytes]]:
     """A run that takes long; its ids come one by one."""
     args = [str(COMMAND), model, "--tokens", "1", "-n", "40000", "--context", "50000", "--ids"]
     process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -308,6 +316,7 @@ def test_interrupted(endless: subprocess.Popen[bytes]):
     assert set((first + out).decode()) <= set("0123456789,")
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted_while_it_compiles(model: str):
     # It interrupts itself, by a clock that starts with it, so that a busy machine does not make the signal late.
     # Importing the compiler alone takes longer.
