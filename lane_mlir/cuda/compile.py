@@ -40,6 +40,8 @@ class CompileOptions:
     line_info: bool = False
     max_registers: int | None = None
     front_end_only: bool = False
+    fast: bool = False
+    """Whether to compile soon rather than well: to see that it compiles."""
 
 
 def cuda_module(name: str) -> Any:
@@ -79,6 +81,7 @@ def compile_unit(
         device_as_default_execution_space=True,
         lineinfo=options.line_info or None,
         max_register_count=options.max_registers,
+        ofast_compile="max" if options.fast else None,
         fdevice_syntax_only=options.front_end_only or None,
     )
     source = self_contained(text, name)

@@ -235,7 +235,7 @@ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 
-inline int __dp4a(int a, int b, int c) {
+inline int host_dot_signed(int a, int b, int c) {
   for (int i = 0; i < 4; i++) c += int(int8_t(a >> (8 * i))) * int(int8_t(b >> (8 * i)));
   return c;
 }
