@@ -227,16 +227,17 @@ def test_every_decision_that_is_no_firing_has_a_reason(name: str, models: Path, 
     assert all(bool(d["reason"]) == (d["outcome"] != "fired") for d in decisions)
 
 
-def test_why_several_rows_a_warp(model: str, capsys: pytest.CaptureFixture[str]):
+def test_why_several_rows_a_warp(model: str, models: Path, capsys: pytest.CaptureFixture[str]):
     out = run(capsys, model, "--numerics", "int8", "--why", "rows_a_warp")
-    # Queries, keys and values of the first layer are 512 rows in one launch; in the second, values are in another format.
-    assert out.startswith("step step: rows_a_warp fired 3 times, was refused 10 times and held 0 times")
+    # Queries, keys and values of each layer are 512 rows in one launch.
+    assert out.startswith("step step: rows_a_warp fired 6 times, was refused 7 times and held 0 times")
     why = "output rows are fewer than the 512 that fill a chip"
     (head,) = (line for line in out.splitlines() if " output.weight " in line)
     assert head.startswith(" gemv_q8 ")
     assert head.endswith(f" refused   128 {why}")
-    (key,) = (line for line in out.splitlines() if " blk.1.attn_k.weight " in line)
-    assert key.endswith(f" of the products in one launch: 384 {why}")
+    out = run(capsys, str(models / "qwen35-Q8_0.gguf"), "--numerics", "int8", "--why", "rows_a_warp")
+    (key,) = (line for line in out.splitlines() if " blk.0.delta_k.weight " in line)
+    assert key.endswith(f" of the products in one launch: 392 {why}")
 
 
 def test_why_sequences_stay_apart(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
