@@ -29,7 +29,7 @@ from lane_mlir.dialects.tg.step import step_functions
 from lane_mlir.importers import import_step
 from lane_mlir.passes.forms import COMPOSITES, classes_of, composites, covers
 from lane_mlir.passes.fuse import ON_LAUNCHES, RULES, Fired, optimize, steps
-from lane_mlir.passes.fuse.table import rule_class
+from lane_mlir.passes.fuse.table import LATE, rule_class
 from lane_mlir.passes.link import link
 from lane_mlir.passes.plan import DESCRIPTIONS, plan
 from lane_mlir.runtime.report import LayersCensus, layers_of
@@ -135,8 +135,8 @@ Written by `make docs`; do not edit. Every figure is of a step under int8 numeri
 variants of two of them (`tools/derive_models.py`): products before the gates of the delta rule in f32, and all weights
 in q8_0.
 
-First come the rules of the table, in the order that they apply; then the others. These act on launches, all others on
-the graph: {", ".join(ON_LAUNCHES)}.
+First come the rules of the table, in its order; then the others. These act on launches, in `plan`, all others on the
+graph: {", ".join(ON_LAUNCHES)}. After the other rules of the table and fused_quant apply {" and ".join(LATE)}.
 """.strip().splitlines()
 
 _COMPOSITES = """
@@ -150,8 +150,9 @@ What fused ops amount to, by what they are made of and where their results land;
 """.strip().splitlines()
 
 _LAUNCHES = """
-How many a decode step of one sequence runs in each layer, and how many in none: embedding and first norm, last norm,
-head, arg-max. What ends one layer and begins the next, a product and the norm after it, counts in the next.
+How many a decode step of one sequence runs in each layer, and how many in none: the last product with the last norm,
+head, arg-max. What ends one layer and begins the next, a product and the norm after it, counts in the next, and the
+embedding with the first norm in the first.
 """.strip().splitlines()
 
 

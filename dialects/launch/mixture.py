@@ -98,7 +98,7 @@ class MoeOp(LaunchOp):
 
     `router_split`: parts into which the router's product is split; `per_warp`, `batch` as in launch.gemv.
 
-    Example: `launch.moe %x router %wr experts %wg, %wu, %wd [q4_k, q4_k, q6_k] into %y by softmax silu
+    Example: `launch.moe %x router %wr experts %wg, %wu, %wd [q4_k, q4_k, q6_k] into %y score softmax act silu
     (d = 2048, dff = 768, experts = 128, k = 8, rows = 1) renormalize`
     """
 

@@ -48,7 +48,7 @@ class GatherOp(LaunchOp):
 
     table has rows of `cols`, in a format or as plain f32 values; index [rows]; out [rows, cols].
 
-    Example: `launch.gather %e<q8_0>[%token] into %h (rows = 1, cols = 576) by [gather_scale]`
+    Example: `launch.gather %e rows<q8_0> at %token into %h (rows = 1, cols = 576) by [gather_scale]`
     """
 
     name = "launch.gather"

@@ -19,8 +19,8 @@ class Landing:
 
     `value` is the tensor that it is, or the table in whose rows it lands at `dst`, from the row on that `param` holds.
     Where it lands in part of a tensor, `value` is that tensor afterwards and `into` before: they are one buffer.
-    `plain` and `quantized` say in which forms it is written; `quantized_value` is the tensor quantized. `inside` are
-    the values on the way that are not written anywhere.
+    `plain` and `quantized` say in which forms it is written. `inside` are the values on the way that are not written
+    anywhere.
     """
 
     value: SSAValue

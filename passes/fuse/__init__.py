@@ -7,6 +7,7 @@ each to a fixed point over the ops in turn; any can be held back. Every decision
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -41,7 +42,8 @@ class FusePass(ModulePass):
     """
     Applies the table of rules to every step of the module.
 
-    `held`: rules not to apply (they are still reported, as held). `limit`: stop after that many firings, for bisecting.
+    `held`: rules not to apply (they are still reported, as held); those that act on launches are held in `plan`, and
+    named here they do nothing but give a warning on the standard error. `limit`: stop after that many firings, for bisecting.
     `numerics`, `chip`: override what the module says it is compiled for. `remarks`: print every decision and its reason
     on the standard error. Raises PassFailedException for an unknown rule or chip, or a negative limit.
     """
@@ -61,11 +63,19 @@ class FusePass(ModulePass):
             raise PassFailedException(f"limit is {self.limit}, expected 0 or more")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        self._warn()
         self.run(op)
 
     def apply_observed(self, ctx: Context, op: ModuleOp, after_rule: Callable[[str], None]) -> None:
         """Apply the rules, and call back with the name of each, step by step, when it is done with the step."""
+        self._warn()
         self.run(op, after_rule)
+
+    def _warn(self) -> None:
+        """Say which rules are not held by this pass."""
+        if elsewhere := [rule for rule in self.held if rule in ON_LAUNCHES]:
+            names = ",".join(elsewhere)
+            print(f"warning: fuse: {names} is held in plan, where it acts: plan{{held={names}}}", file=sys.stderr)
 
     def run(self, module: ModuleOp, after_rule: Callable[[str], None] | None = None) -> list[Optimized]:
         """Apply the rules; what was decided, step by step."""

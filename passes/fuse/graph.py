@@ -67,11 +67,6 @@ class StepGraph:
         """The ops of the step's block that read a value, each once."""
         return tuple(dict.fromkeys(self.at_step_level(use.operation) for use in value.uses))
 
-    def only_reader(self, value: SSAValue) -> Operation | None:
-        """The op of the step's block that reads a value, if it is one; what the step returns is read by its return."""
-        readers = self.readers(value)
-        return readers[0] if len(readers) == 1 else None
-
     def slot_of(self, value: SSAValue) -> Operation | None:
         """The op of the step's block that computes a value."""
         owner = value.owner

@@ -135,10 +135,6 @@ def takes_part(views: Iterable[Operation]) -> str:
     return ""
 
 
-RuleFactory = Callable[[Rewriting], FusionRule]
-"""Makes a rule for one step; a rule's class is one."""
-
-
 def sweep(rule: FusionRule) -> None:
     """Apply a rule over the ops of a step in order, to a fixed point."""
     changed = True

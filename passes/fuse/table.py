@@ -56,7 +56,7 @@ RULES: Sequence[str] = (
     "gemv_parts",
     "sequences",
 )
-"""The rules of the table, in the order they apply."""
+"""The rules of the table, in its order; LATE and ON_LAUNCHES say which apply after the numerics fold, and in `plan`."""
 
 LATE: Sequence[str] = ("rope_parts", "gemv_parts")
 """The rules that apply once every product's activation is quantized where it will be read."""
@@ -112,7 +112,7 @@ class Optimized:
 
 
 def rule_names() -> Sequence[str]:
-    """The rules that a compilation can hold back, in the order they apply."""
+    """The rules that a compilation can hold back: those of the table in its order, the numerics fold, our own."""
     return (*(rule for rule in RULES if rule in _IMPLEMENTED or rule in ON_LAUNCHES), FUSED_QUANT, *OWN)
 
 

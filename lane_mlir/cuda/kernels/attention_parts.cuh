@@ -68,7 +68,6 @@ struct AttentionShape {
   }
   // Of rotated queries, and a key in f16, until the results are made where they are.
   LANE_CONSTANT int rotated_floats() const { return per_block * hd + ceil_div(hd, 2); }
-  LANE_CONSTANT int weight_floats() const { return per_block * (MAX_PARTS + 2); }
 };
 
 // What attention reads and writes; null is what it has not.

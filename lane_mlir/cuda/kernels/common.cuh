@@ -323,17 +323,6 @@ LANE_DEVICE float block_sum(float x, float* partial) {
   return warp_sum(total);
 }
 
-template <int THREADS>
-LANE_DEVICE float block_max(float x, float* partial) {
-  constexpr int WARPS = THREADS / WARP;
-  x = warp_max(x);
-  if constexpr (WARPS == 1) return x;
-  __syncthreads();
-  if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
-  __syncthreads();
-  return warp_max(partial[threadIdx.x % WARP < WARPS ? threadIdx.x % WARP : 0]);
-}
-
 // Whether this is the last of `blocks` blocks to come here; then all that the others wrote before is visible to all its
 // threads. Called by all threads of every block. `counter` is 0 at load and 0 again after the last.
 LANE_DEVICE bool is_last_block(u32* counter, u32 blocks) {

@@ -7,9 +7,6 @@ from lane_mlir.formats import Format
 GEMM_TILE_N = 128
 """Output columns of a tile; a gate and an up projection share it, half each."""
 
-GEMM_TILE_K = 32
-"""Columns multiplied in one step: a block of the quantized activation."""
-
 GEMM_BLK_TILE_M = 128
 """Rows of a tile at most."""
 

@@ -13,9 +13,6 @@ QBLOCK = 32
 GEMV_ROWS = 16
 """Rows of activations that the matrix-vector kernels take at most; beyond, the tile kernels of gemm.cuh."""
 
-MAX_CHUNK = 512
-"""Rows of a prefill chunk at most."""
-
 GEMV_MMA_MIN_ROWS = 8
 """
 Sequences from which a batch's products use tensor cores.

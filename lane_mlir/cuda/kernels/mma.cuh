@@ -35,21 +35,8 @@ LANE_DEVICE void mma_int8_k16(int (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
 #endif
 }
 
-// d = a·b + d, bf16 with f32 sums, k = 16: a[0], a[1] columns 2t and 2t + 1 of rows g and g + 8, a[2], a[3] columns 8
+// d = a·b + d, f16 with f32 sums, k = 16: a[0], a[1] columns 2t and 2t + 1 of rows g and g + 8, a[2], a[3] columns 8
 // further; b[0], b[1] likewise.
-LANE_DEVICE void mma_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-#ifdef __CUDA_ARCH__
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else
-  host_mma_16bit(d, a, b, [](u16 bits) { return to_float(bf16{bits}); });
-#endif
-}
-
-// The same with f16.
 LANE_DEVICE void mma_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #ifdef __CUDA_ARCH__
   asm volatile(

@@ -48,11 +48,6 @@ def threads_for(vectors: int, most: int = 512) -> int:
     return ceil_div(ceil_div(vectors, each), WARP) * WARP
 
 
-def quantizes_whole_blocks(buffer: BufferOp, width: int) -> bool:
-    """Whether every run of `width` values of a result is whole blocks of its quantized form."""
-    return width % QBLOCK == 0 and buffer.length % QBLOCK == 0
-
-
 def quantize_apart(printing: Printing, source: str, out: SSAValue, n: int) -> Kernel:
     """
     A kernel that quantizes a result after the kernel that made it, where that one's threads do not own whole blocks.

@@ -2,7 +2,9 @@
 // RUN: lane-opt %s -p 'fuse{held=gemv_parts}' | filecheck %s --check-prefix=HELD
 // RUN: lane-opt %s -p 'fuse{held=gemv_parts remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 // RUN: lane-opt %s -p 'fuse-gemv-bias,fuse-row-write,fuse-gemv-parts{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
+// RUN: lane-opt %s -p 'fuse{held=sequences,add_norm,rows_a_warp}' -o /dev/null 2>&1 | filecheck %s --check-prefix=PLAN
 
+// PLAN: warning: fuse: sequences,rows_a_warp is held in plan, where it acts: plan{held=sequences,rows_a_warp}
 // WOULD-COUNT-4: gemv_parts held on
 // WOULD-NOT: gemv_parts held on
 // HELD-NOT: "gemv_parts"
