@@ -43,7 +43,8 @@ class FusePass(ModulePass):
     Applies the table of rules to every step of the module.
 
     `held`: rules not to apply (they are still reported, as held); those that act on launches are held in `plan`, and
-    named here they do nothing but give a warning on the standard error. `limit`: stop after that many firings, for bisecting.
+    named here they do nothing but give a warning on the standard error. `limit`: stop after that many firings, for
+    bisecting.
     `numerics`, `chip`: override what the module says it is compiled for. `remarks`: print every decision and its reason
     on the standard error. Raises PassFailedException for an unknown rule or chip, or a negative limit.
     """

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from xdsl.ir import SSAValue
 
-from lane_mlir.cuda.kernels.gemv import QBLOCK
 from lane_mlir.cuda.printer.kernel import Kernel, Printing
-from lane_mlir.dialects.launch import BufferOp, Dst, Part, Touch, buffer_of
+from lane_mlir.dialects.launch import Dst, Part, Touch, buffer_of
 from lane_mlir.dialects.launch.operation import ceil_div
 
 WARP = 32
