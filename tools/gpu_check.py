@@ -28,6 +28,7 @@ from lane_mlir.tools.get_models import GEMMA3, SMOLLM2, models_folder
 ROOT = Path(__file__).resolve().parents[1]
 NUMERICS = ("dequant", "int8", "two_pass_int8")
 FAST_CHUNKS = (1, 17)
+KINDS = ("repack", "kernels", "models", "real")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SHARDS = 6
 """Processes between which the tests of kernels are split."""
@@ -50,7 +51,7 @@ def argument_parser() -> ArgumentParser:
     add("--oracles", type=Path, default=ROOT / "test/text/data", metavar="DIR", help="expected tokens of real models")
     add("--sanitize", choices=SANITIZERS, help="instead, tests of sanitized.txt under compute-sanitizer")
     add("--real", type=Path, default=models_folder(), metavar="DIR", help="where the real models are, if they are")
-    add("--skip", action="append", default=[], metavar="WHAT", help="repack, kernels, models or real")
+    add("--skip", action="append", default=[], choices=KINDS, help="what not to check")
     add("--details", type=Path, default=Path("gpu_check.jsonl"), metavar="FILE", help="all findings, one a line")
     add("--all", action="store_true", help="list what held, too")
     return parser
@@ -81,7 +82,7 @@ def _sanitized(arguments: Namespace) -> Iterator[Task]:
         raise LaneError("--sanitize needs compute-sanitizer, which is not on the PATH: it comes with the CUDA toolkit")
     tests: Path = arguments.tests
     for line in (tests / "sanitized.txt").read_text(encoding="utf-8").splitlines():
-        if line and not line.startswith("#"):
+        if line.strip() and not line.startswith("#"):
             yield Task(f"{arguments.sanitize} {line}", tests=tests / line, sanitizer=arguments.sanitize)
 
 

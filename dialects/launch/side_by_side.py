@@ -20,7 +20,7 @@ from xdsl.irdl import (
 )
 
 from lane_mlir.cuda.kernels.gemm import GEMM_TILE_N, gemm_blk_rows
-from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS, GEMV_ROWS
+from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS, GEMV_ROWS, unit_values
 from lane_mlir.dialects.launch.attributes import (
     FormatsAttr,
     GemmPart,
@@ -77,7 +77,7 @@ class GemmPartsOp(LaunchOp):
     """
     Several products of one activation in one launch, side by side: y_p[r, j] = Σᵢ x[r, i]·w_p[j, i] (+ bias_p[j]).
 
-    x [m, k], w_p [n_p, k] each in a format of its own, all in blocks or none (they read one form of the activation),
+    x [m, k], w_p [n_p, k] each in a format of its own, all read in units of one size (blocks of any format are),
     bias_p [n_p], y_p [m, n_p]. `tail`, `per_warp`, `batch` and `squares` as in launch.gemv.
 
     Example:
@@ -217,10 +217,9 @@ class GemmPartsOp(LaunchOp):
             )
         if len(self.formats.data) != len(parts):
             raise self.refuse(f"has {len(self.formats.data)} formats, expected {len(parts)}: one for each product")
-        if len({f.is_block for f in self.formats.data}) > 1:
-            stored = ", ".join(map(str, self.formats.data))
+        if len({unit_values(f) for f in self.formats.data}) > 1:
             raise self.refuse(
-                f"has weights in blocks and plain ones ({stored}), which read two forms of the activation"
+                f"has weights that are read in different units ({', '.join(map(str, self.formats.data))})"
             )
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
         expect_division(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)

@@ -141,10 +141,9 @@ def _refuse_other_weights(model: Model, scoring: Scoring, renormalize: bool) -> 
             "expert_gating_func", f"is {number}, but mixtures of this architecture score by {scoring}"
         )
     name = "expert_weights_norm"
-    if model.optional(name, bool, renormalize) is not renormalize:
-        which = "renormalize" if renormalize else "do not renormalize"
-        message = f"is {str(not renormalize).lower()}, but mixtures of this architecture {which} their weights"
-        raise model.refuse_key(name, message)
+    # False is what a generic writer stores for families that renormalize whatever a key says.
+    if model.optional(name, bool, renormalize) and not renormalize:
+        raise model.refuse_key(name, "is true, but mixtures of this architecture do not renormalize their weights")
 
 
 def _groups_of(model: Model) -> tuple[int, int]:

@@ -44,6 +44,8 @@ _DEFAULTS: Mapping[str, object] = MappingProxyType(
         "attention.indexer.kpool_select_tail": True,
         "kda.gate_lower_bound": -inf,
         "activation.situ_beta": 1.0,
+        # The order of the rows of q and k that every file of the architecture has.
+        "tensor_data_layout": "Meta AI original pth",
     }
 )
 """What generic writers store for every family, used or not; any other value is somebody's intent."""

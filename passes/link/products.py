@@ -10,6 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, rows_a_warp, unit_values
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Target
+from lane_mlir.dialects.launch.multiplying import multiplies_in_int8
 from lane_mlir.dialects.tg import Activation, Numerics
 from lane_mlir.formats import Format
 from lane_mlir.passes.forms import (
@@ -74,6 +75,13 @@ def check_activation(judge: Judge, x: SSAValue, *formats: Format) -> None:
             raise Refusal(f"its activation is plain, and the kernel of a product by {weights} takes it quantized")
 
 
+def check_units(formats: Sequence[Format]) -> None:
+    """Refuse weights of one kernel that lanes would read in different units."""
+    if len({unit_values(format) for format in formats}) > 1:
+        stored = ", ".join(map(str, dict.fromkeys(formats)))
+        raise Refusal(f"its weights are stored in formats that are read in different units: {stored}")
+
+
 def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     """Products of one activation, and the rotations of those that are heads."""
     assert isinstance(op, tg.FusedOp)
@@ -102,9 +110,7 @@ def _gemm_parts(judge: Judge, forms: Sequence[GemvForm]) -> launch.GemmPartsOp:
         raise Refusal("the kernel of several products takes weights in rows of a format, not plain f32 values")
     if any(form.x != first.x for form in forms):
         raise Refusal("its products are of several activations")
-    if len({unit_values(format) for format in formats}) > 1:
-        stored = ", ".join(map(str, dict.fromkeys(formats)))
-        raise Refusal(f"its weights are stored in formats that are read in different units: {stored}")
+    check_units(formats)
     widths = [form.n for form in forms]
     return launch.GemmPartsOp(
         judge.buffer(first.x),
@@ -162,6 +168,13 @@ def link_glu(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     if gate.x != up.x:
         raise Refusal("its products are of two activations")
     check_activation(judge, gate.x, gate.format, up.format)
+    check_units((gate.format, up.format))
+    in_int8 = multiplies_in_int8(judge.numerics, gate.format, up.format)
+    if gate.m > GEMV_ROWS and not in_int8 and gate.format is not up.format:
+        raise Refusal(
+            f"the kernel of a gated pair of {gate.m} rows in f32 takes weights in one format, not {gate.format} and "
+            f"{up.format}"
+        )
     if gating.landing.quantized:
         share_quantized(judge, scope)
     return launch.GemvGluOp(

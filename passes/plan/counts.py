@@ -66,7 +66,8 @@ def _choose(launch: LaunchOp, product: Product, report: Report, held: bool) -> N
         product.per_warp = NumberAttr(1)
     elif wide > 1:
         product.per_warp = NumberAttr(wide)
-        launch.rules = NamesAttr(launch.rules.data + (ROWS_A_WARP,) * len(weights))
+        if ROWS_A_WARP not in launch.rules.data:  # planned once already
+            launch.rules = NamesAttr(launch.rules.data + (ROWS_A_WARP,) * len(weights))
     for weight in weights:
         _decide(report, launch, weight, "" if wide > 1 else _why_one_row(product), held)
 

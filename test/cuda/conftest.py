@@ -68,7 +68,7 @@ class Memory:
 
     def address(self, argument: BufferArgument | ScratchArgument, launch: object) -> int:
         if isinstance(argument, ScratchArgument):
-            key = (launch, argument.name)
+            key = (launch, argument.name, argument.bytes)
             if key not in self.scratch:
                 self.scratch[key] = np.full(argument.bytes, 0 if argument.zeroed else 0xFF, np.uint8)
             return self.scratch[key].ctypes.data

@@ -182,11 +182,38 @@ def test_glu_pair_is_refused(fuse: Fuse, build: Build, reason: str):
     assert rewrite.fired == {"act_gate": 1}
 
 
-@pytest.mark.parametrize(("numerics", "fires"), [("dequant", True), ("int8", False)])
-def test_a_gated_pair_of_two_formats(fuse: Fuse, numerics: str, fires: bool):
-    """Under int8 one product takes its activation quantized, the other plain."""
-    rewrite = fuse(glu_of("q8_0", "f16"), "act_gate", "glu_pair", numerics=numerics)
-    assert rewrite.count("glu_pair") == fires
+@pytest.mark.parametrize(
+    ("formats", "rows", "numerics", "refusal"),
+    [
+        (("q8_0", "q4_0"), 16, "dequant", ""),
+        (("q8_0", "q4_0"), 20, "int8", ""),
+        (
+            ("q8_0", "q4_0"),
+            20,
+            "dequant",
+            "the kernel of a gated pair of 20 rows in f32 takes weights in one format, not q8_0 and q4_0",
+        ),
+        (
+            ("f16", "bf16"),
+            20,
+            "int8",
+            "the kernel of a gated pair of 20 rows in f32 takes weights in one format, not f16 and bf16",
+        ),
+        (
+            ("q8_0", "f16"),
+            1,
+            "dequant",
+            "its weights are stored in formats that are read in different units: q8_0, f16",
+        ),
+        # The activation of one is quantized, that of the other is not.
+        (("q8_0", "f16"), 1, "int8", "its products are of two activations"),
+    ],
+)
+def test_a_gated_pair_of_two_formats(fuse: Fuse, formats: tuple[str, str], rows: int, numerics: str, refusal: str):
+    """As far as a kernel takes them: what it does not take runs as two products."""
+    rewrite = fuse(glu_of(*formats), "act_gate", "glu_pair", numerics=numerics, rows=rows)
+    assert rewrite.count("glu_pair") == (not refusal)
+    assert rewrite.refusals("glu_pair") == ([refusal] if refusal else [])
 
 
 def test_a_product_gated_by_itself_is_no_pair(fuse: Fuse):

@@ -140,7 +140,6 @@ def test_neutral_values_say_nothing(edited: Callable[..., Path]) -> None:
     ("name", "key", "value", "message"),
     [
         ("deepseek2-moe-Q4_K_M", "expert_gating_func", 7, "is 7, expected 1 (softmax), 2 (sigmoid) or 3"),
-        ("llama-moe-Q4_K_M", "expert_weights_norm", False, "is false, but mixtures of this architecture renormalize"),
         ("gpt-oss-moe-Q4_K_M", "expert_weights_norm", True, "is true, but mixtures of this architecture do not renorm"),
         ("qwen3moe-moe-Q4_K_M", "expert_gating_func", 2, "is 2, but mixtures of this architecture score by softmax"),
         ("deepseek2-moe-Q4_K_M", "leading_dense_block_count", 3, "is 3, more than the 2 layers"),

@@ -88,7 +88,7 @@ CASES = [
         PARTS,
         "[q8_0, q6_k]",
         "[q8_0, f16]",
-        "has weights in blocks and plain ones (q8_0, f16), which read two forms of the activation",
+        "has weights that are read in different units (q8_0, f16)",
     ),
     case(GLU, "%wu:32x64", "%wu:32x63", 'wu ("wu") has 2016 elements, expected 2048 (n = 32 by k = 64)'),
     case(GLU, "[q8_0, q8_0]", "[q8_0]", "has 1 formats, expected 2: the gate's and the up weight's"),

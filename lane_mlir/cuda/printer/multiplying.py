@@ -46,10 +46,9 @@ class Multiplication:
     def check(self) -> None:
         """Raises LaneError for a format, or rows of a length, that no kernel takes."""
         layout(self.format)
-        if self.k % unit_values(self.format):
-            raise refuse(
-                self.launch, f"its rows of {self.k} values are no whole number of units of {unit_values(self.format)}"
-            )
+        whole = max(unit_values(self.format), self.format.values)
+        if self.k % whole:
+            raise refuse(self.launch, f"its rows of {self.k} values are no whole number of units of {whole}")
 
     def words(self, printing: Printing) -> int:
         """int8 words in which the kernels take the activation; 0 for f32."""

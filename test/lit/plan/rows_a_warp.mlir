@@ -1,4 +1,5 @@
 // RUN: lane-opt %s -p plan | filecheck %s
+// RUN: lane-opt %s -p plan,plan | filecheck %s
 // RUN: lane-opt %s -p 'plan{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 // RUN: lane-opt %s -p 'plan{held=rows_a_warp}' | filecheck %s --check-prefix=HELD
 // RUN: lane-opt %s -p 'plan{held=rows_a_warp remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
