@@ -20,7 +20,7 @@ from xdsl.irdl import (
 )
 
 from lane_mlir.cuda.kernels.gemm import GEMM_TILE_N, gemm_blk_rows
-from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS, GEMV_ROWS, unit_values
+from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS, GEMV_ROWS, read_alike
 from lane_mlir.dialects.launch.attributes import (
     FormatsAttr,
     GemmPart,
@@ -217,7 +217,7 @@ class GemmPartsOp(LaunchOp):
             )
         if len(self.formats.data) != len(parts):
             raise self.refuse(f"has {len(self.formats.data)} formats, expected {len(parts)}: one for each product")
-        if len({unit_values(f) for f in self.formats.data}) > 1:
+        if not read_alike(*self.formats.data):
             raise self.refuse(
                 f"has weights that are read in different units ({', '.join(map(str, self.formats.data))})"
             )

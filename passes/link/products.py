@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, rows_a_warp, unit_values
+from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, read_alike, rows_a_warp
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp, Target
 from lane_mlir.dialects.launch.multiplying import multiplies_in_int8
@@ -77,7 +77,7 @@ def check_activation(judge: Judge, x: SSAValue, *formats: Format) -> None:
 
 def check_units(formats: Sequence[Format]) -> None:
     """Refuse weights of one kernel that lanes would read in different units."""
-    if len({unit_values(format) for format in formats}) > 1:
+    if not read_alike(*formats):
         stored = ", ".join(map(str, dict.fromkeys(formats)))
         raise Refusal(f"its weights are stored in formats that are read in different units: {stored}")
 

@@ -24,6 +24,7 @@ from lane_mlir.dialects.tg import Numerics, TargetAttr
 from lane_mlir.dialects.tg.step import step_functions
 from lane_mlir.locations import OpFailedException
 from lane_mlir.passes.fuse.report import Report
+from lane_mlir.passes.fuse.table import ON_LAUNCHES
 from lane_mlir.passes.plan.arena import place
 from lane_mlir.passes.plan.buffers import (
     check_bound,
@@ -41,7 +42,7 @@ from lane_mlir.passes.plan.norms import DEFERRED_NORM, defer_norms
 from lane_mlir.passes.plan.rotations import DEFERRED_ROPE, defer_rotations
 from lane_mlir.passes.plan.sequences import SEQUENCES, merge_sequences
 
-RULES = (ROWS_A_WARP, SEQUENCES, DEFERRED_NORM, DEFERRED_ROPE)
+RULES = ON_LAUNCHES
 """The rules that act on launches, in their order."""
 
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(

@@ -100,16 +100,16 @@ class Emulator:
     def run(self, schedule: ScheduleOp, memory: Memory, *, steps: int = 1) -> Unit:
         """Run the kernels of a schedule on the memory of its buffers, as often as there are steps."""
         unit = print_unit(schedule)
-        library = self.library(unit)
+        loaded = self.loaded(unit)
         for _ in range(steps):
             for use in unit.uses:
                 addresses = [memory.address(argument, use.launch) for argument in use.arguments]
                 kernel = use.kernel
                 array = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
-                getattr(library, f"run_{use.symbol}")(array, *kernel.grid, kernel.block, kernel.shared)
+                getattr(loaded, f"run_{use.symbol}")(array, *kernel.grid, kernel.block, kernel.shared)
         return unit
 
-    def library(self, unit: Unit) -> ctypes.CDLL:
+    def loaded(self, unit: Unit) -> ctypes.CDLL:
         entries: dict[str, str] = {}
         for use in unit.uses:
             arguments = ", ".join(f"({a.c_type}*)given[{i}]" for i, a in enumerate(use.arguments))

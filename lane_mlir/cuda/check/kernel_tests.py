@@ -9,7 +9,7 @@ in the environment: LANE_CHECK_SHARD as `2/8`, LANE_CHECK_DONE a file of tests t
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -229,8 +229,3 @@ def _takes_the_card(error: BaseException) -> bool:
             return True
         chain = chain.__cause__
     return False
-
-
-def environment(shard: str, done: Path, only: str) -> Mapping[str, str]:
-    """The settings of a process that runs a share of the tests."""
-    return {"LANE_CHECK_SHARD": shard, "LANE_CHECK_DONE": str(done), "LANE_CHECK_ONLY": only}

@@ -134,6 +134,11 @@ def unit_values(fmt: Format) -> int:
     return 32 if fmt.is_block else 16 // fmt.bytes
 
 
+def read_alike(*formats: Format) -> bool:
+    """Whether lanes read weights in these formats in units of one size, as the products of one kernel must be."""
+    return len({unit_values(fmt) for fmt in formats}) <= 1
+
+
 @dataclass(frozen=True)
 class GemvSplit:
     """How a product is split between lanes, warps and steps: the fields of GemvShape in gemv.cuh."""

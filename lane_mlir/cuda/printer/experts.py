@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lane_mlir.cuda.kernels.gemv import QBLOCK, GemvSplit, rows_a_warp, split_gemv, staged_bytes, unit_values
+from lane_mlir.cuda.kernels.gemv import (
+    QBLOCK,
+    GemvSplit,
+    read_alike,
+    rows_a_warp,
+    split_gemv,
+    staged_bytes,
+    unit_values,
+)
 from lane_mlir.cuda.kernels.moe import (
     MOST_CHOSEN,
     ROUTER_COLUMNS,
@@ -53,7 +61,7 @@ class Mixture:
                 layout(format)
                 if k % unit_values(format):
                     raise refuse(launch, f"rows of {k} values in {format} are no whole number of units")
-            if of_gate.is_block != of_up.is_block or unit_values(of_gate) != unit_values(of_up):
+            if not read_alike(of_gate, of_up):
                 raise refuse(launch, f"its gate and up weights are read in different units, {of_gate} and {of_up}")
         if max(launch.k.data, launch.groups.data) > MOST_CHOSEN:
             raise refuse(

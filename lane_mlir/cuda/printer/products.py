@@ -9,7 +9,7 @@ from typing import TypeAlias
 from xdsl.ir import SSAValue
 
 from lane_mlir.cuda.kernels.gemm import GEMM_TILE_N
-from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS, GEMV_ROWS, unit_values
+from lane_mlir.cuda.kernels.gemv import GEMV_MMA_MIN_ROWS, GEMV_ROWS, read_alike, unit_values
 from lane_mlir.cuda.printer.few_rows import FewRows
 from lane_mlir.cuda.printer.kernel import (
     Kernel,
@@ -158,7 +158,7 @@ class Products:
         return kernels
 
     def kernels(self, printing: Printing) -> Sequence[Kernel]:
-        """One for all products where there is a choice of matrix-vector kernels; the others take one format each."""
+        """One for all formats where the rows are fewer than tensor cores take; every other kernel takes one format."""
         if self.of.launch.on_tensor_cores(printing.numerics):
             return [one.in_tiles(printing) for one in self.by_format()]
         if self.of.m < GEMV_MMA_MIN_ROWS:
@@ -194,7 +194,7 @@ def print_gemv_glu(launch: GemvGluOp, printing: Printing) -> Sequence[Kernel]:
     tail = launch.tail.data if launch.tail is not None else None
     of = Multiplication(launch, gate, launch.x, launch.k.data, m, tail)
     replace(of, format=up).check()
-    if gate.is_block != up.is_block or unit_values(gate) != unit_values(up):
+    if not read_alike(gate, up):
         raise refuse(launch, f"its weights are stored in formats read in different units, {gate} and {up}")
     if launch.on_tensor_cores(printing.numerics):
         made = Tiles.choose(of, printing, up=up, f32=f32, quant=quant)
