@@ -19,16 +19,17 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from lane_mlir.cuda.check.finding import Finding, Verdict
+from lane_mlir.cuda.check.finding import KERNEL_TESTS, Finding, Verdict, case_of
+from lane_mlir.cuda.check.reporter import matches
 from lane_mlir.cuda.check.tasks import Task, Tasks
-from lane_mlir.diagnostics import LaneError, run_tool
+from lane_mlir.diagnostics import LaneError, UsageError, read_text, run_tool
 from lane_mlir.tools.arguments import ArgumentParser
 from lane_mlir.tools.get_models import GEMMA3, SMOLLM2, models_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMERICS = ("dequant", "int8", "two_pass_int8")
 FAST_CHUNKS = (1, 17)
-KINDS = ("repack", "kernels", "models", "real")
+KINDS = ("repack", KERNEL_TESTS, "models", "real")
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SHARDS = 6
 """Processes between which the tests of kernels are split."""
@@ -58,8 +59,16 @@ def argument_parser() -> ArgumentParser:
 
 
 def tasks(arguments: Namespace) -> list[Task]:
-    """What is to be done, the longest first."""
+    """
+    What is to be done, the longest first.
+
+    Raises: LaneError for options that name nothing to do, or exclude each other.
+    """
+    if arguments.jobs < 1:
+        raise UsageError(f"--jobs is {arguments.jobs}, expected at least 1")
     if arguments.sanitize is not None:
+        if arguments.fast or arguments.skip:
+            raise UsageError(f"--sanitize and {'--fast' if arguments.fast else '--skip'} exclude each other")
         return list(_sanitized(arguments))
     numerics = NUMERICS[:2] if arguments.fast else NUMERICS
     found: list[Task] = []
@@ -67,8 +76,8 @@ def tasks(arguments: Namespace) -> list[Task]:
         found.append(Task("repack", {"kind": "repack"}))
     if "real" not in arguments.skip:
         found += _real_models(arguments)
-    if "kernels" not in arguments.skip:
-        found += [Task("kernels", tests=arguments.tests, shard=f"{i}/{SHARDS}") for i in range(SHARDS)]
+    if KERNEL_TESTS not in arguments.skip:
+        found += [Task(KERNEL_TESTS, tests=arguments.tests, shard=f"{i}/{SHARDS}") for i in range(SHARDS)]
     if "models" not in arguments.skip:
         found += _tiny_models(arguments, numerics)
     # A pattern that names tasks spares the others their start.
@@ -80,10 +89,16 @@ def _sanitized(arguments: Namespace) -> Iterator[Task]:
     """Tests that together run every kernel template."""
     if which("compute-sanitizer") is None:
         raise LaneError("--sanitize needs compute-sanitizer, which is not on the PATH: it comes with the CUDA toolkit")
-    tests: Path = arguments.tests
-    for line in (tests / "sanitized.txt").read_text(encoding="utf-8").splitlines():
-        if line.strip() and not line.startswith("#"):
-            yield Task(f"{arguments.sanitize} {line}", tests=tests / line, sanitizer=arguments.sanitize)
+    selection: Path = arguments.tests / "sanitized.txt"
+    lines = [line for line in read_text(selection).splitlines() if line.strip() and not line.startswith("#")]
+    # As the processes match their cases; one that would run none is not begun.
+    wanted = [line for line in lines if matches(f"{KERNEL_TESTS} {case_of(line)}", arguments.only or "*")]
+    if not wanted:
+        raise LaneError(
+            f"no test of {selection} is named like --only {arguments.only!r}" if lines else f"{selection} names no test"
+        )
+    for line in wanted:
+        yield Task(f"{arguments.sanitize} {line}", tests=arguments.tests / line, sanitizer=arguments.sanitize)
 
 
 def _real_models(arguments: Namespace) -> Iterator[Task]:
@@ -110,14 +125,16 @@ def _tiny_models(arguments: Namespace, numerics: Sequence[str]) -> Iterator[Task
 def run(arguments: Namespace) -> int:
     from lane_mlir.cuda.runtime.cuda_gpu import open_gpu
 
+    wanted = tasks(arguments)
     # Asked in this process once, so that a missing card is one line and not one a task.
     card = open_gpu()
     print(f"{card.name} ({card.chip.arch}, {card.chip.multiprocessors} multiprocessors), {_versions()}", flush=True)
     started = time.monotonic()
     found: list[Finding] = []
+    # What the last run found is lost only where this one begins.
     with open(arguments.details, "w", encoding="utf-8") as details:
         running = Tasks(arguments.jobs, arguments.only or "*", started + arguments.budget)
-        for finding in running.run(tasks(arguments)):
+        for finding in running.run(wanted):
             found.append(finding)
             details.write(json.dumps(vars(finding)) + "\n")
             details.flush()
@@ -180,7 +197,7 @@ def _group(finding: Finding) -> str:
     """A kernel, a test file, or what else a case is one of many of."""
     last = finding.case.split()[-1]
     kernel, _, number = last.rpartition(".")
-    if finding.task == "kernels":
+    if finding.task == KERNEL_TESTS:
         return f"tests of {finding.case.split('.')[0]}"
     if kernel and number.isdecimal():
         return f"launches {kernel} {finding.task.split()[1]}"

@@ -46,6 +46,64 @@ def test_a_folder_without_models(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.fixture
+def sanitized(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with a list of tests for a sanitizer, which is there."""
+
+    def which(name: str) -> str:
+        return name
+
+    monkeypatch.setattr(gpu_check, "which", which)
+    text = "# Some tests.\nlaunches/test_norms.py::test_l2_norm[64]\n\nlaunches/test_rope.py::test_rope\n"
+    (tmp_path / "sanitized.txt").write_text(text)
+    return tmp_path
+
+
+def test_a_pattern_spares_tests_under_a_sanitizer(sanitized: Path):
+    options = ("--sanitize", "racecheck", "--tests", str(sanitized))
+    norm, rope = "racecheck launches/test_norms.py::test_l2_norm[64]", "racecheck launches/test_rope.py::test_rope"
+    assert names(*options) == [norm, rope]
+    assert names(*options, "--only", "norms.test_l2_norm[64]") == [norm]
+    assert names(*options, "--only", "kernels*rope") == [rope]
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "status"),
+    [
+        (("--jobs", "0"), "--jobs is 0, expected at least 1", 2),
+        (("--sanitize", "racecheck", "--fast"), "--sanitize and --fast exclude each other", 2),
+        (("--sanitize", "racecheck", "--skip", "real"), "--sanitize and --skip exclude each other", 2),
+        (("--sanitize", "racecheck", "--only", "conv"), "sanitized.txt is named like --only 'conv'", 1),
+    ],
+)
+def test_refused_options_leave_the_last_details(
+    card: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    sanitized: Path,
+    options: Sequence[str],
+    message: str,
+    status: int,
+):
+    details = sanitized / "details.jsonl"
+    details.write_text("of the last run")
+    assert card(HELD, "--tests", str(sanitized), *options) == status
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert details.read_text() == "of the last run"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"), [(b"\xff", "is not text: byte 0 is not UTF-8"), (b"# none", "names no test")]
+)
+def test_a_list_of_tests_that_is_none(
+    card: Callable[..., int], capsys: pytest.CaptureFixture[str], sanitized: Path, data: bytes, message: str
+):
+    (sanitized / "sanitized.txt").write_bytes(data)
+    assert card(HELD, "--tests", str(sanitized), "--sanitize", "memcheck") == 1
+    assert f"gpu_check: error: {sanitized / 'sanitized.txt'} {message}" in capsys.readouterr().err
+
+
+@pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
     """Runs the command on a card on which the tasks find what is given."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from xdsl.utils.str_enum import StrEnum
@@ -14,6 +15,9 @@ MARK = "@lane-check "
 
 AGAIN = 75
 """Exit status of a process that met a fault: it has no GPU any more, and another is to do the rest."""
+
+KERNEL_TESTS = "kernels"
+"""The task whose cases are tests of kernels."""
 
 
 class Verdict(StrEnum):
@@ -45,6 +49,12 @@ class Finding:
     def message(self) -> str:
         """The line that says so."""
         return MARK + json.dumps({"finding": asdict(self)})
+
+
+def case_of(test: str) -> str:
+    """A test of kernels as a case: `norms.test_l2_norm[64]`."""
+    path, _, name = test.partition("::")
+    return f"{Path(path).stem.removeprefix('test_')}.{name}"
 
 
 def begins(case: str) -> str:

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
-from lane_mlir.cuda.check.finding import AGAIN, Finding, Verdict, begins
+from lane_mlir.cuda.check.finding import AGAIN, KERNEL_TESTS, Finding, Verdict, begins, case_of
 from lane_mlir.cuda.check.reporter import matches
 from lane_mlir.cuda.lowering import call_of, form_of, unit_source
 from lane_mlir.cuda.printer import Unit, Use, print_unit
@@ -32,7 +32,6 @@ from lane_mlir.cuda.runtime.probe import SlowPredecessor
 from lane_mlir.cuda.runtime.program import BoundKernel, bind
 from lane_mlir.dialects.launch import BufferOp, LaunchOp, NormOp, ScheduleOp, Touch, buffer_of
 
-TASK = "kernels"
 REPEATS = 3
 
 CONSTANTS = frozenset(
@@ -188,14 +187,8 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     items[:] = [item for item in mine if case_of(item.nodeid) not in done and matches(_named(item.nodeid), only)]
 
 
-def case_of(test: str) -> str:
-    """A test as a case: `norms.test_l2_norm[64]`."""
-    path, _, name = test.partition("::")
-    return f"{Path(path).stem.removeprefix('test_')}.{name}"
-
-
 def _named(test: str) -> str:
-    return f"{TASK} {case_of(test)}"
+    return f"{KERNEL_TESTS} {case_of(test)}"
 
 
 def pytest_runtest_logstart(nodeid: str, location: object) -> None:
@@ -210,7 +203,7 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Generator[None, Any, Any]
     if ended and report.when != "teardown":
         verdict = {"passed": Verdict.HELD, "failed": Verdict.FAILED}.get(report.outcome, Verdict.SKIPPED)
         detail = "" if verdict is Verdict.HELD else _reason(report, call)
-        print("\n" + Finding(TASK, case_of(item.nodeid), verdict, detail=detail).message(), flush=True)
+        print("\n" + Finding(KERNEL_TESTS, case_of(item.nodeid), verdict, detail=detail).message(), flush=True)
         if call.excinfo is not None and _takes_the_card(call.excinfo.value):
             os._exit(AGAIN)
     return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
 import math
 import os
 import traceback
@@ -77,4 +78,6 @@ class Reporter:
 
 def matches(name: str, pattern: str) -> bool:
     """Whether a name contains a pattern, in which * stands for anything."""
-    return fnmatch.fnmatchcase(name, f"*{pattern}*")
+    # A case's brackets are its own.
+    escaped = "*".join(map(glob.escape, pattern.split("*")))
+    return fnmatch.fnmatchcase(name, f"*{escaped}*")
