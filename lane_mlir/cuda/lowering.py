@@ -252,7 +252,7 @@ def _advanced(parts: list[LaunchOp]) -> Iterator[BufferOp]:
 def form_of(use: Use) -> KernelForm:
     """How the kernel of a launch is launched."""
     kernel, types = use.kernel, tuple(f"{argument.c_type}*" for argument in use.arguments)
-    return KernelForm(types, kernel.grid, kernel.block, kernel.shared, kernel.pdl, kernel.cooperative, kernel.early)
+    return KernelForm(types, kernel.grid, kernel.block, kernel.shared, kernel.pdl, kernel.early)
 
 
 def call_of(use: Use, places: tuple[Place, ...]) -> Call:

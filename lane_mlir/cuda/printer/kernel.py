@@ -83,7 +83,6 @@ class Kernel:
     """How many blocks a multiprocessor shall hold at once, if the compiler is to be told."""
     pdl: bool = True
     """Launched so that it may start before its predecessor has ended; it waits by itself."""
-    cooperative: bool = False
     early: bool = False
     """
     It reads before its wait what the kernel before its predecessor wrote; its predecessor, of the same launch, lets it
@@ -93,7 +92,7 @@ class Kernel:
     def signature(self) -> tuple[object, ...]:
         """Equal for kernels that have the same text and the same size."""
         names = tuple((a.name, a.c_type) for a in self.arguments)
-        return (self.name, self.call, names, self.grid, self.block, self.shared, self.cooperative)
+        return (self.name, self.call, names, self.grid, self.block, self.shared)
 
 
 @dataclass

@@ -238,13 +238,12 @@ class CudaStream:
 
     def launch_on(self, stream: Any, launch: KernelLaunch) -> None:
         """Launch on cuda.core's stream or the builder of a graph."""
-        key = (launch.grid, launch.block, launch.shared, launch.cooperative, launch.pdl)
+        key = (launch.grid, launch.block, launch.shared, launch.pdl)
         if key not in self._configurations:
             self._configurations[key] = self._core.LaunchConfig(
                 grid=launch.grid,
                 block=launch.block,
                 shmem_size=launch.shared,
-                is_cooperative=launch.cooperative,
                 programmatic_stream_serialization=launch.pdl,
             )
         self._core.launch(stream, self._configurations[key], launch.kernel, *launch.arguments)

@@ -58,7 +58,6 @@ class KernelForm:
     block: int
     shared: int
     pdl: bool
-    cooperative: bool
     early: bool = False
 
     @property

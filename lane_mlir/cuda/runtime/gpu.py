@@ -79,7 +79,6 @@ class KernelLaunch:
     arguments: tuple[int | np.generic, ...]
     shared: int = 0
     pdl: bool = False
-    cooperative: bool = False
     early: bool = False
     """It relies on its own predecessor, and must follow it directly."""
 

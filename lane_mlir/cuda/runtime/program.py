@@ -46,7 +46,6 @@ def bind(kernel: KernelHandle, form: KernelForm, arguments: Iterable[int], *, pd
         tuple(arguments),
         form.shared,
         pdl=pdl and form.pdl,
-        cooperative=form.cooperative,
         early=form.early,
     )
 

@@ -272,7 +272,7 @@ def test_launches_and_graphs(machine: Any):
     name, _, config, kernel, *arguments = world.calls[-1]
     assert (name, kernel, arguments) == ("launch", "kernel", [4096, np.int32(3)])
     assert config == {
-        "grid": (5, 1, 1), "block": 64, "shmem_size": 100, "is_cooperative": False, "programmatic_stream_serialization": True,
+        "grid": (5, 1, 1), "block": 64, "shmem_size": 100, "programmatic_stream_serialization": True,
     }  # fmt: skip
     before = len(world.calls)
     gpu.capture([launch, launch])
