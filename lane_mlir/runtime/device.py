@@ -111,12 +111,13 @@ class Keeping(Protocol):
 
 @runtime_checkable
 class WholeChunks(Protocol):
-    """
-    A device that compiles a step for longer than it runs one for each token of a chunk: what is left of a prompt beyond
-    whole chunks is read token by token.
-    """
+    """A device that says whether it reads prompts in whole chunks only."""
 
     whole_chunks: bool
+    """
+    It compiles a step for longer than it runs one for each token of a chunk: what is left of a prompt beyond whole
+    chunks is read token by token.
+    """
 
 
 class CpuDevice:

@@ -380,7 +380,7 @@ class Step:
     def _chunk_rows(self, count: int) -> list[int]:
         """The rows of the chunks in which so many tokens are read."""
         whole, rest = divmod(count, self.chunk)
-        if isinstance(self.device, WholeChunks):
+        if isinstance(self.device, WholeChunks) and self.device.whole_chunks:
             return [self.chunk] * whole + [1] * rest
         return [self.chunk] * whole + [rest] * (rest > 0)
 

@@ -107,6 +107,16 @@ def test_prompt_in_chunks_then_the_device_goes_on_by_itself(model: Path):
     assert step.position == 11
 
 
+@pytest.mark.parametrize(("whole", "compiled"), [(True, [1, 3]), (False, [1, 2, 3])])
+def test_what_is_left_beyond_whole_chunks(
+    model: Path, monkeypatch: pytest.MonkeyPatch, whole: bool, compiled: list[int]
+):
+    monkeypatch.setattr(CountingDevice, "whole_chunks", whole, raising=False)
+    step, device = load(model, chunk=3)
+    assert list(step.generate_ids([1, 2, 3, 4, 5, 6, 7, 8], 2)) == [9, 10]
+    assert sorted(device.compiled) == compiled
+
+
 def test_programs_are_kept(model: Path):
     step, device = load(model, chunk=3)
     for _ in range(2):
