@@ -196,6 +196,16 @@ def _attended(layer: Layer, query: _Query, k: SSAValue, v: SSAValue, r: SSAValue
     return layer.tail(layer.emit(attention, "attention"), "attention.tail")
 
 
+def default_scoring(layers: int, vocabulary: int) -> Scoring:
+    """
+    How experts are scored where the file does not say.
+
+    Files of DeepSeek 2 are older than the key. So are some of GLM 4.7 Flash, whose experts are scored by sigmoids:
+    nothing but their sizes tells them apart, and a reference engine (llama.cpp) takes them by these.
+    """
+    return Scoring.SIGMOID if layers in (47, 48) and vocabulary == 154_880 else Scoring.SOFTMAX
+
+
 @row_by_row
 def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
     model = layer.model
@@ -204,7 +214,7 @@ def _mixture(layer: Layer, x: SSAValue) -> SSAValue:
         layer,
         x,
         hidden=hidden,
-        scoring=scoring_of(model, Scoring.SOFTMAX),
+        scoring=scoring_of(model, default_scoring(model.layers, model.vocabulary)),
         renormalize=model.optional("expert_weights_norm", bool, False),
     )
     shared = model.size("expert_shared_count", least=0) * hidden

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from xdsl.dialects.func import FuncOp
 
 from lane_mlir.checkpoint import Checkpoint
-from lane_mlir.dialects.tg import AttentionOp, HeadMatmulOp, RopeOp, RopeTableOp
+from lane_mlir.dialects.tg import AttentionOp, HeadMatmulOp, MoeOp, RopeOp, RopeTableOp, Scoring
 from lane_mlir.eval.step import the_step
 from lane_mlir.importers import import_step
+from lane_mlir.importers.deepseek2 import default_scoring
 
 MODELS = Path(__file__).parent.parent / "data" / "models"
 
@@ -192,6 +193,34 @@ def test_latent_attention_expands_where_that_is_less_work(model: Callable[..., P
     want = logits(model(DEEPSEEK), tokens, 30, 128)
     got = logits(model(DEEPSEEK), tokens, 90, 128)
     assert (np.linalg.norm(got - want, axis=1) / np.linalg.norm(want, axis=1)).max() < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("layers", "vocabulary", "scoring"),
+    [
+        (27, 102_400, Scoring.SOFTMAX),
+        (47, 154_880, Scoring.SIGMOID),
+        (48, 154_880, Scoring.SIGMOID),
+        (46, 154_880, Scoring.SOFTMAX),
+        (48, 128_256, Scoring.SOFTMAX),
+    ],
+)
+def test_scoring_that_a_deepseek2_file_leaves_out(
+    edited: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    layers: int,
+    vocabulary: int,
+    scoring: Scoring,
+):
+    assert default_scoring(layers, vocabulary) is scoring
+    path = edited(DEEPSEEK, without_keys=["deepseek2.expert_gating_func"])
+
+    def of_sizes(*sizes: int) -> Scoring:
+        return scoring
+
+    monkeypatch.setattr("lane_mlir.importers.deepseek2.default_scoring", of_sizes)
+    (moe,) = (op for op in step_of(path).body.block.ops if isinstance(op, MoeOp))
+    assert moe.scoring.data is scoring
 
 
 def test_latent_attention_with_one_weight_for_keys_and_values(
