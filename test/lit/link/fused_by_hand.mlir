@@ -442,6 +442,51 @@ func.func @another_activation_quantized(%x: !x, %z: !x, %r: !router, %u: !up, %d
 
 // -----
 
+!x = tensor<1x64xf32>
+!router = tensor<4x64xf32>
+!gate = tensor<4x32x64xf32>
+!up = tensor<4x32x64xf32, #tg.rows<bf16>>
+!down = tensor<4x64x32xf32>
+
+// CHECK: no kernel for moe[0], which computes %y: its gate and up weights are read in different units: f32, bf16
+func.func @experts_in_different_units(%x: !x, %r: !router, %g: !gate, %u: !up, %d: !down) -> !x {
+  %y = tg.moe %x router %r gate %g up %u down %d used 2 of groups 1 / 1 by softmax scale 1.0 silu
+    : !x, !router, !gate, !up, !down -> !x
+  func.return %y : !x
+}
+
+// -----
+
+!x = tensor<1x64xf32>
+!h = tensor<1x32xf32>
+!router = tensor<4x64xf32>
+!up = tensor<4x32x64xf32, #tg.rows<f16>>
+!down = tensor<4x64x32xf32, #tg.rows<f16>>
+!sg = tensor<32x64xf32, #tg.rows<f16>>
+!su = tensor<32x64xf32>
+!sd = tensor<64x32xf32>
+
+// CHECK: no kernel for "shared_expert"[0, 1, 2, 3, 4, 5, 6], which computes %y: the shared expert's gate and up weights are read in different units: f16, f32
+func.func @shared_expert_in_different_units(%x: !x, %r: !router, %u: !up, %d: !down, %sg: !sg, %su: !su, %sd: !sd) -> !x {
+  %y = tg.fused "shared_expert" {
+    %m = tg.moe %x router %r gate %u up %u down %d used 2 of groups 1 / 1 by softmax scale 1.0 silu
+      : !x, !router, !up, !up, !down -> !x
+    %h = tg.fused "glu_pair" {
+      %g = tg.matmul %x, %sg : (!x, !sg) -> !h
+      %v = tg.matmul %x, %su : (!x, !su) -> !h
+      %a = tg.unary silu %g : (!h) -> !h
+      %b = tg.binary mul %a, %v : (!h, !h) -> !h
+      tg.yield %b : !h
+    }
+    %s = tg.matmul %h, %sd : (!h, !sd) -> !x
+    %t = tg.binary add %m, %s : (!x, !x) -> !x
+    tg.yield %t : !x
+  }
+  func.return %y : !x
+}
+
+// -----
+
 !h = tensor<2x32xf32>
 
 // CHECK: no kernel for rope[0], which computes %y: the factors of a rope_table are no tensor of the checkpoint
