@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 
 from xdsl.ir import Operation
 
 from lane_mlir.dialects.tg import FusedOp
+from lane_mlir.passes.forms.scope import covers
 
 FUSED_QUANT = "fused_quant"
 """The numerics fold: a producer takes the quantize of its result."""
@@ -61,10 +62,14 @@ def classes_of(rule: str) -> tuple[str, ...]:
     return tuple(name for name, builder in RULE_OF_CLASS.items() if builder == rule)
 
 
-def rules_of(op: Operation) -> tuple[str, ...]:
-    """The rules that made an op, a name for each firing, the innermost first."""
+def rules_of(op: Operation, numbers: Container[int] | None = None) -> tuple[str, ...]:
+    """
+    The rules that made an op, a name for each firing, the innermost first; given numbers of lifted ops, those that made
+    something of these alone.
+    """
     if not isinstance(op, FusedOp):
         return ()
-    inner = tuple(rule for part in op.parts for rule in rules_of(part))
+    inner = tuple(rule for part in op.parts for rule in rules_of(part, numbers))
     rule = RULE_OF_CLASS.get(op.fusion_class.data)
-    return inner if rule is None else (*inner, rule)
+    apart = numbers is not None and any(number not in numbers for number in covers(op))
+    return inner if rule is None or apart else (*inner, rule)

@@ -14,6 +14,7 @@ from lane_mlir.dialects.launch import (
     BufferOp,
     DType,
     Fill,
+    FoldOp,
     LaunchOp,
     NamesAttr,
     NumbersAttr,
@@ -99,6 +100,9 @@ class Judge:
             self._check_whole(op, launch)
         launch.properties["covers"] = NumbersAttr(covers(op))
         launch.properties["rules"] = NamesAttr(rules_of(op))
+        if isinstance(launch, FoldOp) and (of_second := launch.then.covers.data):
+            # What goes with the second should plan take it out again.
+            launch.then.properties["rules"] = NamesAttr(rules_of(op, of_second))
         launch.location = op.location
         return launch
 

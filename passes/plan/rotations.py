@@ -8,6 +8,7 @@ rotates them itself, and sets the key's row, before it attends. A rule of our ow
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -80,22 +81,20 @@ def _why_not_later(rope: Rope, launches: Sequence[LaunchOp]) -> str:
 
 
 def _defer(before: LaunchOp, rope: Rope, attention: AttentionOp, covers: tuple[int, ...]) -> None:
-    rules = attention.rules.data
+    rules = (*rope.rules.data, *attention.rules.data)
     rope.detach()
     if isinstance(before, FoldOp):
         product = before.first
         product.detach()
         product.covers = NumbersAttr(tuple(n for n in before.covers.data if n not in rope.covers.data))
-        product.rules = before.rules
+        product.rules = NamesAttr(_without(before.rules.data, rope.rules.data))
         product.location = before.location
         block = before.parent_block()
         assert block is not None
         block.insert_op_before(product, before)
         before.detach()
         before.erase()
-    else:
-        rules = (*rope.rules.data, *rules)
-        rope.rules = NamesAttr(())
+    rope.rules = NamesAttr(())
     block = attention.parent_block()
     assert block is not None
     after = attention.next_op
@@ -107,3 +106,14 @@ def _defer(before: LaunchOp, rope: Rope, attention: AttentionOp, covers: tuple[i
         block.add_op(fold)
     else:
         block.insert_op_before(fold, after)
+
+
+def _without(rules: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """The firings of rules but for some of them."""
+    left, rest = Counter(others), list[str]()
+    for rule in rules:
+        if left[rule]:
+            left[rule] -= 1
+        else:
+            rest.append(rule)
+    return tuple(rest)

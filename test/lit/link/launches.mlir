@@ -28,7 +28,7 @@
 // FUSED:         launch.norm {{.*}} covers [0]
 // FUSED-NEXT:    launch.fold {
 // FUSED-NEXT:      launch.gemv
-// FUSED-NEXT:      launch.rope_parts
+// FUSED-NEXT:      launch.rope_parts {{.*}} covers [3, 4, 5] by [row_write]
 // FUSED-NEXT:    } covers [1, 2, 3, 4, 5] by [row_write, qkv_head_epilogue]
 // FUSED-NEXT:    launch.attention {{.*}} covers [6]
 // FUSED-NEXT:    launch.fold {

@@ -31,14 +31,14 @@ launch.schedule @token {
   launch.yield %o
 }
 
-// Of a product folded with the rotation, the product stays where it is.
+// Of a product folded with the rotation, the product stays where it is; the rules that made the rotation go with it.
 // CHECK-LABEL: launch.schedule @product
 // CHECK: launch.gemv %x by %wq<q8_0> into %xq
-// CHECK-SAME: covers [1] by [qkv_head_epilogue]
+// CHECK-SAME: covers [1] by [row_write, qkv_head_epilogue]
 // CHECK-NEXT: launch.fold {
 // CHECK-NEXT: launch.rope_parts [%xq into %q heads = 2 per_row = 2]
 // CHECK-NEXT: launch.attention %q, %k, %v
-// CHECK-NEXT: } covers [2, 3] by [deferred_rope]
+// CHECK-NEXT: } covers [2, 3] by [head_norm_rope, row_write, deferred_rope]
 // WHY-NEXT: remark: @product: deferred_rope fired on [2, 3] (q)
 launch.schedule @product {
   %wq = launch.buffer "wq" f32[64x64] constant #launch.tensor<"wq", q8_0>
@@ -55,7 +55,8 @@ launch.schedule @product {
   launch.fold {
     launch.gemv %x by %wq<q8_0> into %xq (k = 64, n = 64, m = 1) f32
     launch.rope_parts [%xq into %q heads = 2 per_row = 2] by %cos, %sin at %pos pairing half (hd = 32, half = 16) covers [2]
-  } covers [1, 2] by [qkv_head_epilogue]
+      by [head_norm_rope, row_write]
+  } covers [1, 2] by [row_write, head_norm_rope, row_write, qkv_head_epilogue]
   launch.attention %q, %k, %v at %pos into %o (heads = 2, group = 2, hd = 32, vd = 32, len = 16, rows = 1)
     values 32 + 0 scale = 0.25 (per_block = 2, splits = 1) f32 covers [3]
   launch.yield %o
