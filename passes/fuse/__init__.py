@@ -40,7 +40,7 @@ from lane_mlir.passes.prepare import set_target_of
 @dataclass(frozen=True)
 class FusePass(ModulePass):
     """
-    Applies the table of rules to every step of the module.
+    Applies the table of rules to every step of the module, if it has any; a module without is left as it is.
 
     `held`: rules not to apply (they are still reported, as held); those that act on launches are held in `plan`, and
     named here they do nothing but give a warning on the standard error. `limit`: stop after that many firings, for
@@ -112,7 +112,9 @@ def rule_pass(rule: str) -> type[ModulePass]:
                     report.print_remarks(func.sym_name.data)
 
     RulePass.__name__ = f"Fuse{''.join(word.capitalize() for word in rule.split('_'))}Pass"
-    RulePass.__doc__ = f"Applies the rule {rule} of the table, and no other. `remarks`: as fuse does."
+    RulePass.__doc__ = (
+        f"Applies the rule {rule} of the table, and no other, to every step, as fuse does. `remarks`: likewise."
+    )
     return dataclass(frozen=True)(RulePass)
 
 

@@ -31,7 +31,7 @@ from lane_mlir.passes.prepare import prepare, set_target_of
 @dataclass(frozen=True)
 class LinkPass(ModulePass):
     """
-    Replaces every step of the module by the schedule of its launches.
+    Replaces every step of the module by the schedule of its launches; a module without steps is left as it is.
 
     `numerics`, `chip`: override what the module says it is compiled for. Fails where no kernel runs an op, naming it.
     """

@@ -62,7 +62,7 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
 @dataclass(frozen=True)
 class PlanPass(ModulePass):
     """
-    Plans every schedule of a module, for the target that it names.
+    Plans every schedule of a module, for the target that it names; a module without schedules is left as it is.
 
     `held`: the rules not to apply. `remarks`: print every decision and its reason on the standard error. Raises
     NoKernel, Shape or Unbound, each a PlanFailed, and OpFailedException at a step that is not linked.

@@ -234,7 +234,7 @@ class Owners:
 
 @dataclass(frozen=True)
 class CheckPlanPass(ModulePass):
-    """Checks every planned schedule of a module; see `check`."""
+    """Checks every planned schedule of a module, if it has any; see `check`."""
 
     name = "check-plan"
 
