@@ -126,7 +126,7 @@ def _row_variant(case: Case, split: GemvSplit, chosen: bool) -> Variant:
     )
     call = (
         f"gemv<{shape}>(GemvInput{{words, scales, values}}, QuantizedResult{{}}, "
-        f"NothingAfter{{}}, Product<{str(case.format).upper()}, {case.n}>{{w, nullptr, y, nullptr}})"
+        f"NothingAfter{{}}, Product<{str(case.format).upper()}, {case.n}>{{w, {{}}, y, nullptr}})"
     )
     label = f"lanes {split.lanes} rows {split.rows} warps {split.warps} depth {split.depth}"
     shared, threads = staged_bytes(split, case.format, case.m, case.words), 32 * split.warps
@@ -141,7 +141,7 @@ def _tiles(case: Case) -> Iterator[Variant]:
         shape = struct("GemmShape", k=case.k, m=case.m, rows=rows)
         call = (
             f"gemm<{shape}>(GemvInput{{words, scales, values}}, QuantizedResult{{}}, "
-            f"Product<{str(case.format).upper()}, {case.n}>{{w, nullptr, y, nullptr}})"
+            f"Product<{str(case.format).upper()}, {case.n}>{{w, {{}}, y, nullptr}})"
         )
         shared = gemm_shared_bytes(rows, 1, scales_halves(case.format), has_minima(case.format))
         grid, label = (-(-case.m // rows), -(-case.n // GEMM_TILE_N), 1), f"rows {rows} blocks {blocks}"

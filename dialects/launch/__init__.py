@@ -45,6 +45,7 @@ from lane_mlir.dialects.launch.elementwise import BinaryOp, ScaleOp, SwiGluOp, U
 from lane_mlir.dialects.launch.fold import FoldOp
 from lane_mlir.dialects.launch.mixture import MoeOp, Router, SharedExpert
 from lane_mlir.dialects.launch.movement import ArgMaxOp, GatherOp, JoinOp, SetRowOp, SliceOp, ViewOp
+from lane_mlir.dialects.launch.multiplying import PLAIN, Affine
 from lane_mlir.dialects.launch.norms import L2NormOp, NormOp, QuantOp
 from lane_mlir.dialects.launch.operation import LaunchOp, Target, Touch
 from lane_mlir.dialects.launch.products import GemvF32Op, GemvOp, HeadGemvOp
@@ -124,6 +125,8 @@ __all__ = [
     "BUFFER",
     "LAUNCH",
     "OWN",
+    "PLAIN",
+    "Affine",
     "ArgMaxOp",
     "AttentionOp",
     "BinaryOp",

@@ -113,10 +113,15 @@ class Tail:
 
 @dataclass(frozen=True)
 class GemmPart:
-    """One product of several with the same activation: its output columns, whether it has a bias, where it lands."""
+    """
+    One product of several with the same activation: its output columns, whether it has a scale and a bias and the bias
+    is scaled too, where it lands.
+    """
 
     n: int
+    scale: bool = False
     bias: bool = False
+    scaled_bias: bool = False
     dst: Dst = OWN
 
 
@@ -340,12 +345,16 @@ class GemmPartAttr(Data[GemmPart], SpacedOpaqueSyntaxAttribute):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> GemmPart:
         n = parse_named_number(parser, "n")
-        bias = parser.parse_optional_keyword("bias") is not None
+        scale, bias, scaled_bias = (
+            parser.parse_optional_keyword(name) is not None for name in ("scale", "bias", "scaled_bias")
+        )
         parser.parse_keyword("into")
-        return GemmPart(n, bias, parse_dst(parser))
+        return GemmPart(n, scale, bias, scaled_bias, parse_dst(parser))
 
     def print_parameter(self, printer: Printer) -> None:
-        printer.print_string(f"n = {self.data.n} {'bias ' if self.data.bias else ''}into ")
+        part = self.data
+        has = {"scale": part.scale, "bias": part.bias, "scaled_bias": part.scaled_bias}
+        printer.print_string(" ".join((f"n = {part.n}", *(name for name, there in has.items() if there), "into ")))
         print_dst(printer, self.data.dst)
 
 

@@ -149,9 +149,10 @@ def take(operands: Iterator[SSAValue], wanted: bool) -> SSAValue | None:
 
 @irdl_custom_directive
 class GemmParts(CustomDirective):
-    """Products side by side: `[%wq bias %bq into %q n = 64, %wk into %cache at row %pos pitch 32 n = 32]`."""
+    """Products side by side: `[%wq scale %s bias %bq into %q n = 64, %wk into %cache at row %pos pitch 32 n = 32]`."""
 
     w: VariadicOperandVariable
+    scale: VariadicOperandVariable
     bias: VariadicOperandVariable
     y: VariadicOperandVariable
     param: VariadicOperandVariable
@@ -159,29 +160,35 @@ class GemmParts(CustomDirective):
 
     def parse(self, parser: Parser, state: ParsingState) -> None:
         weights: list[UnresolvedOperand] = []
+        scales: list[UnresolvedOperand] = []
         biases: list[UnresolvedOperand] = []
         results: list[UnresolvedOperand] = []
         params: list[UnresolvedOperand] = []
 
         def parse_one() -> GemmPartAttr:
             weights.append(parser.parse_unresolved_operand())
+            scale = keep(scales, keyword_operand(parser, "scale"))
             bias = keep(biases, keyword_operand(parser, "bias"))
+            scaled_bias = parser.parse_optional_keyword("scaled_bias") is not None
             parser.parse_keyword("into")
             results.append(parser.parse_unresolved_operand())
             dst, param = parse_place(parser)
             keep(params, param)
-            return GemmPartAttr(GemmPart(parse_named_number(parser, "n"), bias, dst))
+            return GemmPartAttr(GemmPart(parse_named_number(parser, "n"), scale, bias, scaled_bias, dst))
 
         self.products.set(state, ArrayAttr(parse_lines(parser, parse_one)))
-        for variable, operands in ((self.w, weights), (self.bias, biases), (self.y, results), (self.param, params)):
+        variables = (self.w, self.scale, self.bias, self.y, self.param)
+        for variable, operands in zip(variables, (weights, scales, biases, results, params), strict=True):
             variable.set(state, operands)
 
     def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        biases, params = iter(self.bias.get(op)), iter(self.param.get(op))
+        scales, biases, params = iter(self.scale.get(op)), iter(self.bias.get(op)), iter(self.param.get(op))
 
         def print_one(w: SSAValue, y: SSAValue, part: GemmPart) -> None:
             printer.print_ssa_value(w)
+            print_keyword_operand(printer, "scale", take(scales, part.scale))
             print_keyword_operand(printer, "bias", take(biases, part.bias))
+            printer.print_string(" scaled_bias" if part.scaled_bias else "")
             print_keyword_operand(printer, "into", y)
             print_place(printer, part.dst, take(params, part.dst.takes_param))
             printer.print_string(f" n = {part.n}")

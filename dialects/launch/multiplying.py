@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from xdsl.ir import SSAValue
 
 from lane_mlir.cuda.kernels.gemv import QBLOCK
@@ -17,6 +19,33 @@ NORMED = " (`over` `rms` $squares^ `eps` `=` $norm_eps)?"
 """An activation that a launch.norm with `squares` has left for its readers to divide."""
 
 ONE = NumberAttr(1)
+
+AFFINE = " (`scale` $scale^)? (`bias` $bias^)? (`scaled_bias` $scaled_bias^)?"
+
+
+@dataclass(frozen=True)
+class Affine:
+    """
+    What is done to the sums of a product: y[r, j] = scale·Σ + bias[j], or scale·(Σ + bias[j]) where `scaled_bias`.
+
+    `scale` is one value, 1 if there is none; `bias` [n], 0 if there is none.
+    """
+
+    scale: SSAValue | None = None
+    bias: SSAValue | None = None
+    scaled_bias: bool = False
+
+
+PLAIN = Affine()
+"""Nothing."""
+
+
+def expect_affine(op: LaunchOp, affine: Affine, n: int, of: str = "") -> None:
+    """Refuse a scale that is not one value, a bias of another width, and a scaled bias of which one is not there."""
+    op.expect_length(f"scale{of}", affine.scale, 1, "one value")
+    op.expect_length(f"bias{of}", affine.bias, n, f"n = {n}")
+    if affine.scaled_bias and (affine.scale is None or affine.bias is None):
+        raise op.refuse(f"scales a bias{of} that is not there, or by nothing (scaled_bias needs scale and bias)")
 
 
 def expect_rows(op: LaunchOp, x: SSAValue, m: int, k: int, tail: Tail | None) -> None:

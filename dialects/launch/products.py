@@ -30,9 +30,13 @@ from lane_mlir.dialects.launch.attributes import (
 )
 from lane_mlir.dialects.launch.directives import Into
 from lane_mlir.dialects.launch.multiplying import (
+    AFFINE,
     NORMED,
     ONE,
+    PLAIN,
     TAIL,
+    Affine,
+    expect_affine,
     expect_division,
     expect_rows,
     multiplies_in_int8,
@@ -62,7 +66,7 @@ from lane_mlir.formats import Format
 @irdl_op_definition
 class GemvOp(LaunchOp):
     """
-    A product by a weight in rows of a format: y[r, j] = Σᵢ x[r, i]·w[j, i] (+ bias[j]).
+    A product by a weight in rows of a format: y[r, j] = Σᵢ x[r, i]·w[j, i], times `scale` and plus `bias` (`Affine`).
 
     x [m, k], w [n, k], bias [n], y [m, n]. `tail`: x has the rows of a whole chunk, of which m are computed.
     `per_warp`: output rows a warp of the matrix-vector kernel. `batch`: the rows are sequences. The result is written
@@ -80,6 +84,7 @@ class GemvOp(LaunchOp):
     x = operand_def(BUFFER)
     squares = opt_operand_def(BUFFER)
     w = operand_def(BUFFER)
+    scale = opt_operand_def(BUFFER)
     bias = opt_operand_def(BUFFER)
     y = operand_def(BUFFER)
     param = opt_operand_def(BUFFER)
@@ -88,6 +93,7 @@ class GemvOp(LaunchOp):
     k = prop_def(NumberAttr)
     n = prop_def(NumberAttr)
     m = prop_def(NumberAttr)
+    scaled_bias = opt_prop_def(UnitAttr)
     per_warp = opt_prop_def(NumberAttr, default_value=ONE)
     f32 = opt_prop_def(UnitAttr)
     quant = opt_prop_def(UnitAttr)
@@ -99,7 +105,9 @@ class GemvOp(LaunchOp):
     assembly_format = (
         "$x"
         + NORMED
-        + " `by` $w `` $format (`bias` $bias^)? `into` custom<Into>($y, $param, $dst)"
+        + " `by` $w `` $format"
+        + AFFINE
+        + " `into` custom<Into>($y, $param, $dst)"
         + sizes("k", "n", "m")
         + optional("per_warp")
         + TAIL
@@ -119,7 +127,7 @@ class GemvOp(LaunchOp):
         k: int,
         n: int,
         m: int,
-        bias: SSAValue | None = None,
+        affine: Affine = PLAIN,
         per_warp: int = 1,
         f32: bool = True,
         quant: bool = False,
@@ -129,13 +137,14 @@ class GemvOp(LaunchOp):
         rules: Sequence[str] = (),
     ):
         super().__init__(
-            operands=[x, None, w, bias, y.buffer, y.param],
+            operands=[x, None, w, affine.scale, affine.bias, y.buffer, y.param],
             properties=fields(
                 format=format,
                 dst=y.dst,
                 k=k,
                 n=n,
                 m=m,
+                scaled_bias=affine.scaled_bias,
                 per_warp=per_warp,
                 f32=f32,
                 quant=quant,
@@ -146,11 +155,15 @@ class GemvOp(LaunchOp):
         )
 
     @property
+    def affine(self) -> Affine:
+        return Affine(self.scale, self.bias, self.scaled_bias is not None)
+
+    @property
     def target(self) -> Target:
         return target_of(self.y, self.param, self.dst)
 
     def reads(self) -> Sequence[SSAValue]:
-        return present(self.x, self.squares, self.w, self.bias, self.param)
+        return present(self.x, self.squares, self.w, self.scale, self.bias, self.param)
 
     def writes(self) -> Sequence[SSAValue]:
         return (self.y,)
@@ -201,14 +214,15 @@ class GemvOp(LaunchOp):
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
         expect_division(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
         self.expect_length("w", self.w, n * k, f"n = {n} by k = {k}")
-        self.expect_length("bias", self.bias, n, f"n = {n}")
+        expect_affine(self, self.affine, n)
         self.expect_target("y", self.target, m, n)
 
 
 @irdl_op_definition
 class GemvF32Op(LaunchOp):
     """
-    A product by a weight of plain f32 values: y[r, j] = Σᵢ x[r, i]·w[j, i] (+ bias[j]); the activation is read as f32.
+    A product by a weight of plain f32 values: y[r, j] = Σᵢ x[r, i]·w[j, i], times `scale` and plus `bias` (`Affine`).
+    The activation is read as f32.
 
     x [m, k], w [n, k] (stored transposed, [k, n], by the plan), bias [n], y [m, n]. `split`: parts into which the sum
     over i is split.
@@ -222,6 +236,7 @@ class GemvF32Op(LaunchOp):
 
     x = operand_def(BUFFER)
     w = operand_def(BUFFER)
+    scale = opt_operand_def(BUFFER)
     bias = opt_operand_def(BUFFER)
     y = operand_def(BUFFER)
     param = opt_operand_def(BUFFER)
@@ -229,12 +244,15 @@ class GemvF32Op(LaunchOp):
     k = prop_def(NumberAttr)
     n = prop_def(NumberAttr)
     m = prop_def(NumberAttr)
+    scaled_bias = opt_prop_def(UnitAttr)
     split = opt_prop_def(NumberAttr, default_value=ONE)
     batch = opt_prop_def(UnitAttr)
 
     custom_directives = (Into,)
     assembly_format = (
-        "$x `by` $w (`bias` $bias^)? `into` custom<Into>($y, $param, $dst)"
+        "$x `by` $w"
+        + AFFINE
+        + " `into` custom<Into>($y, $param, $dst)"
         + sizes("k", "n", "m")
         + optional("split")
         + flags("batch")
@@ -251,19 +269,20 @@ class GemvF32Op(LaunchOp):
         k: int,
         n: int,
         m: int,
-        bias: SSAValue | None = None,
+        affine: Affine = PLAIN,
         split: int = 1,
         batch: bool = False,
         covers: Sequence[int] = (),
         rules: Sequence[str] = (),
     ):
         super().__init__(
-            operands=[x, w, bias, y.buffer, y.param],
+            operands=[x, w, affine.scale, affine.bias, y.buffer, y.param],
             properties=fields(
                 dst=y.dst,
                 k=k,
                 n=n,
                 m=m,
+                scaled_bias=affine.scaled_bias,
                 split=split,
                 batch=batch,
             )
@@ -271,11 +290,15 @@ class GemvF32Op(LaunchOp):
         )
 
     @property
+    def affine(self) -> Affine:
+        return Affine(self.scale, self.bias, self.scaled_bias is not None)
+
+    @property
     def target(self) -> Target:
         return target_of(self.y, self.param, self.dst)
 
     def reads(self) -> Sequence[SSAValue]:
-        return present(self.x, self.w, self.bias, self.param)
+        return present(self.x, self.w, self.scale, self.bias, self.param)
 
     def writes(self) -> Sequence[SSAValue]:
         return (self.y,)
@@ -306,7 +329,7 @@ class GemvF32Op(LaunchOp):
         self.expect_positive("k", "n", "m", "split")
         self.expect_length("x", self.x, m * k, f"m = {m} by k = {k}")
         self.expect_length("w", self.w, n * k, f"n = {n} by k = {k}")
-        self.expect_length("bias", self.bias, n, f"n = {n}")
+        expect_affine(self, self.affine, n)
         self.expect_target("y", self.target, m, n)
 
 

@@ -34,7 +34,10 @@ from lane_mlir.dialects.launch.directives import GemmParts
 from lane_mlir.dialects.launch.multiplying import (
     NORMED,
     ONE,
+    PLAIN,
     TAIL,
+    Affine,
+    expect_affine,
     expect_division,
     expect_rows,
     multiplies_in_int8,
@@ -63,19 +66,28 @@ from lane_mlir.formats import Format
 
 @dataclass(frozen=True)
 class Product:
-    """One product of several: its weight and the format of it, its bias, output columns, and where it lands."""
+    """One product of several: its weight and the format of it, output columns, its scale and bias, where it lands."""
 
     w: SSAValue
     format: Format
     y: Target
     n: int
-    bias: SSAValue | None = None
+    affine: Affine = PLAIN
+
+    def part(self) -> GemmPart:
+        """What of it an attribute says: all but the operands."""
+        scale, bias = self.affine.scale is not None, self.affine.bias is not None
+        return GemmPart(self.n, scale, bias, self.affine.scaled_bias, self.y.dst)
+
+    def reads(self) -> Sequence[SSAValue]:
+        return present(self.w, self.affine.scale, self.affine.bias, self.y.param)
 
 
 @irdl_op_definition
 class GemmPartsOp(LaunchOp):
     """
-    Several products of one activation in one launch, side by side: y_p[r, j] = Σᵢ x[r, i]·w_p[j, i] (+ bias_p[j]).
+    Several products of one activation in one launch, side by side: y_p[r, j] = Σᵢ x[r, i]·w_p[j, i], times a scale and
+    plus a bias of its own (`Affine`).
 
     x [m, k], w_p [n_p, k] each in a format of its own, all read in units of one size (blocks of any format are),
     bias_p [n_p], y_p [m, n_p]. `tail`, `per_warp`, `batch` and `squares` as in launch.gemv.
@@ -92,6 +104,8 @@ class GemmPartsOp(LaunchOp):
     x = operand_def(BUFFER)
     squares = opt_operand_def(BUFFER)
     w = var_operand_def(BUFFER)
+    scale = var_operand_def(BUFFER)
+    """The scales of the products that have one."""
     bias = var_operand_def(BUFFER)
     """The biases of the products that have one."""
     y = var_operand_def(BUFFER)
@@ -110,7 +124,7 @@ class GemmPartsOp(LaunchOp):
     assembly_format = (
         "$x"
         + NORMED
-        + " `by` custom<GemmParts>($w, $bias, $y, $param, $products) $formats"
+        + " `by` custom<GemmParts>($w, $scale, $bias, $y, $param, $products) $formats"
         + sizes("k", "m")
         + optional("per_warp")
         + TAIL
@@ -132,13 +146,14 @@ class GemmPartsOp(LaunchOp):
         covers: Sequence[int] = (),
         rules: Sequence[str] = (),
     ):
-        parts = [GemmPartAttr(GemmPart(p.n, p.bias is not None, p.y.dst)) for p in products]
+        parts = [GemmPartAttr(p.part()) for p in products]
         super().__init__(
             operands=[
                 x,
                 None,
                 [p.w for p in products],
-                [p.bias for p in products if p.bias is not None],
+                [p.affine.scale for p in products if p.affine.scale is not None],
+                [p.affine.bias for p in products if p.affine.bias is not None],
                 [p.y.buffer for p in products],
                 [p.y.param for p in products if p.y.param is not None],
             ],
@@ -156,17 +171,19 @@ class GemmPartsOp(LaunchOp):
 
     def each(self) -> list[Product]:
         """The products, each with its operands."""
-        biases, params = iter(self.bias), iter(self.param)
+        scales, biases, params = iter(self.scale), iter(self.bias), iter(self.param)
         made: list[Product] = []
         for w, y, attr, format in zip(self.w, self.y, self.products.data, self.formats.data, strict=True):
             part = attr.data
-            bias = next(biases) if part.bias else None
+            scale, bias = next(scales) if part.scale else None, next(biases) if part.bias else None
             target = Target(y, next(params) if part.dst.takes_param else None, part.dst)
-            made.append(Product(w, format, target, part.n, bias))
+            made.append(Product(w, format, target, part.n, Affine(scale, bias, part.scaled_bias)))
         return made
 
     def reads(self) -> Sequence[SSAValue]:
-        return present(self.x, self.squares, *(v for p in self.each() for v in (p.w, p.bias, p.y.param)))
+        return present(
+            self.x, self.squares, *(v for p in self.each() for v in (p.w, p.affine.scale, p.affine.bias, p.y.param))
+        )
 
     def writes(self) -> Sequence[SSAValue]:
         return tuple(self.y)
@@ -208,12 +225,14 @@ class GemmPartsOp(LaunchOp):
     def verify_(self) -> None:
         k, m, parts = self.k.data, self.m.data, [part.data for part in self.products]
         self.expect_positive("k", "m", "per_warp")
-        counts = (len(self.w), len(self.y), len(self.bias), len(self.param))
-        wanted = (len(parts), len(parts), sum(p.bias for p in parts), sum(p.dst.takes_param for p in parts))
+        counts = (len(self.w), len(self.y), len(self.scale), len(self.bias), len(self.param))
+        taken = (sum(p.scale for p in parts), sum(p.bias for p in parts), sum(p.dst.takes_param for p in parts))
+        wanted = (len(parts), len(parts), *taken)
+        expected = ", ".join(map(str, wanted[:-1]))
         if not parts or counts != wanted:
             raise self.refuse(
-                f"has {counts[0]} weights, {counts[1]} results, {counts[2]} biases and {counts[3]} row parameters, "
-                f"but its {len(parts)} products take {wanted[0]}, {wanted[1]}, {wanted[2]} and {wanted[3]}"
+                f"has {counts[0]} weights, {counts[1]} results, {counts[2]} scales, {counts[3]} biases and {counts[4]} "
+                f"row parameters, but its {len(parts)} products take {expected} and {wanted[-1]}"
             )
         if len(self.formats.data) != len(parts):
             raise self.refuse(f"has {len(self.formats.data)} formats, expected {len(parts)}: one for each product")
@@ -227,7 +246,7 @@ class GemmPartsOp(LaunchOp):
             if p.n == 0:
                 raise self.refuse(f"n of product {i} is 0, expected more")
             self.expect_length(f"w of product {i}", p.w, p.n * k, f"n = {p.n} by k = {k}")
-            self.expect_length(f"bias of product {i}", p.bias, p.n, f"n = {p.n}")
+            expect_affine(self, p.affine, p.n, f" of product {i}")
             self.expect_target(f"y of product {i}", p.y, m, p.n)
 
 
@@ -235,7 +254,8 @@ class GemmPartsOp(LaunchOp):
 class GemvGluOp(LaunchOp):
     """
     A gate and an up product of one activation, and what is made of the two:
-    y[r, j] = act(Σᵢ x[r, i]·wg[j, i] + bg[j])·(Σᵢ x[r, i]·wu[j, i] + bu[j]), act SiLU unless it says otherwise.
+    y[r, j] = act(Σᵢ x[r, i]·wg[j, i])·(Σᵢ x[r, i]·wu[j, i]), act SiLU unless it says otherwise, each sum first times a
+    scale (sg, su) and plus a bias (bg, bu) of its own (`Affine`).
 
     x [m, k]; wg, wu [n, k]; bg, bu [n]; out [m, n]. `tail`, `per_warp`, `batch`, `squares` as in launch.gemv.
 
@@ -250,12 +270,16 @@ class GemvGluOp(LaunchOp):
     squares = opt_operand_def(BUFFER)
     wg = operand_def(BUFFER)
     wu = operand_def(BUFFER)
+    sg = opt_operand_def(BUFFER)
     bg = opt_operand_def(BUFFER)
+    su = opt_operand_def(BUFFER)
     bu = opt_operand_def(BUFFER)
     out = operand_def(BUFFER)
     formats = prop_def(FormatsAttr)
     act = opt_prop_def(ActivationAttr)
     """The gate's activation; SiLU if there is none."""
+    gate_scaled_bias = opt_prop_def(UnitAttr)
+    up_scaled_bias = opt_prop_def(UnitAttr)
     k = prop_def(NumberAttr)
     n = prop_def(NumberAttr)
     m = prop_def(NumberAttr)
@@ -269,7 +293,10 @@ class GemvGluOp(LaunchOp):
     assembly_format = (
         "$x"
         + NORMED
-        + " `by` $wg `,` $wu $formats (`gate_bias` $bg^)? (`up_bias` $bu^)? (`act` $act^)? `into` $out"
+        + " `by` $wg `,` $wu $formats"
+        + " (`gate_scale` $sg^)? (`gate_bias` $bg^)? (`gate_scaled_bias` $gate_scaled_bias^)?"
+        + " (`up_scale` $su^)? (`up_bias` $bu^)? (`up_scaled_bias` $up_scaled_bias^)?"
+        + " (`act` $act^)? `into` $out"
         + sizes("k", "n", "m")
         + optional("per_warp")
         + TAIL
@@ -290,7 +317,8 @@ class GemvGluOp(LaunchOp):
         k: int,
         n: int,
         m: int,
-        biases: tuple[SSAValue | None, SSAValue | None] = (None, None),
+        gate: Affine = PLAIN,
+        up: Affine = PLAIN,
         act: Activation | None = None,
         per_warp: int = 1,
         f32: bool = True,
@@ -301,10 +329,12 @@ class GemvGluOp(LaunchOp):
         rules: Sequence[str] = (),
     ):
         super().__init__(
-            operands=[x, None, wg, wu, *biases, out],
+            operands=[x, None, wg, wu, gate.scale, gate.bias, up.scale, up.bias, out],
             properties=fields(
                 formats=formats,
                 act=act,
+                gate_scaled_bias=gate.scaled_bias,
+                up_scaled_bias=up.scaled_bias,
                 k=k,
                 n=n,
                 m=m,
@@ -317,8 +347,16 @@ class GemvGluOp(LaunchOp):
             | origin(covers, rules),
         )
 
+    @property
+    def gate(self) -> Affine:
+        return Affine(self.sg, self.bg, self.gate_scaled_bias is not None)
+
+    @property
+    def up(self) -> Affine:
+        return Affine(self.su, self.bu, self.up_scaled_bias is not None)
+
     def reads(self) -> Sequence[SSAValue]:
-        return present(self.x, self.squares, self.wg, self.wu, self.bg, self.bu)
+        return present(self.x, self.squares, self.wg, self.wu, self.sg, self.bg, self.su, self.bu)
 
     def writes(self) -> Sequence[SSAValue]:
         return (self.out,)
@@ -365,7 +403,7 @@ class GemvGluOp(LaunchOp):
             raise self.refuse(f"has {len(self.formats.data)} formats, expected 2: the gate's and the up weight's")
         expect_rows(self, self.x, m, k, self.tail.data if self.tail else None)
         expect_division(self, self.squares, self.norm_eps, self.tail.data.rows if self.tail else m, k)
-        for name, w, bias in (("wg", self.wg, self.bg), ("wu", self.wu, self.bu)):
+        for name, w, affine in (("wg", self.wg, self.gate), ("wu", self.wu, self.up)):
             self.expect_length(name, w, n * k, f"n = {n} by k = {k}")
-            self.expect_length(f"bias of {name}", bias, n, f"n = {n}")
+            expect_affine(self, affine, n, f" of {name}")
         self.expect_length("out", self.out, m * n, f"m = {m} by n = {n}")

@@ -15,7 +15,8 @@ class BinaryOp(LiftedOperation):
     """
     y = a ∘ b, elementwise, ∘ one of add, sub, mul, div.
 
-    a, y [rows, columns]; b the same, or one row for all ([columns] or [1, columns]), or one value a row ([rows, 1]).
+    a, y [rows, columns]; b the same, or one row for all ([columns] or [1, columns]), or one value a row ([rows, 1]),
+    or one value for all ([1]).
     """
 
     name = "tg.binary"
@@ -37,18 +38,21 @@ class BinaryOp(LiftedOperation):
         return shape_of(self.b) != shape_of(self.a) and shape_of(self.b)[-1] == shape_of(self.a)[1]
 
     @property
+    def single(self) -> bool:
+        """Whether b is one value for all of a."""
+        return shape_of(self.b) == (1,)
+
+    @property
     def column_broadcast(self) -> bool:
         """Whether b is one value a row of a."""
-        return shape_of(self.b) != shape_of(self.a) and not self.row_broadcast
+        return shape_of(self.b) != shape_of(self.a) and not (self.row_broadcast or self.single)
 
     def verify_(self) -> None:
         self.expect_rank(2, a=self.a)
         rows, columns = shape_of(self.a)
-        if shape_of(self.b) not in ((rows, columns), (columns,), (1, columns), (rows, 1)):
-            a = f"{rows}x{columns}"
-            raise self.refuse(
-                f"b is {dimensions(shape_of(self.b))}, expected the shape of a ({a}), a row or a column of it"
-            )
+        if shape_of(self.b) not in ((rows, columns), (columns,), (1, columns), (rows, 1), (1,)):
+            expected = f"the shape of a ({rows}x{columns}), a row or a column of it, or one value"
+            raise self.refuse(f"b is {dimensions(shape_of(self.b))}, expected {expected}")
         self.expect_shape("result", self.result, (rows, columns), "the shape of a")
 
 

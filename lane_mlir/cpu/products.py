@@ -13,6 +13,7 @@ from lane_mlir.cpu.buffers import Buffers, Run, in_order, read, refuse, units
 from lane_mlir.cpu.landing import Store, fixed_place, store_at, store_forms
 from lane_mlir.cpu.norms import root_mean_square
 from lane_mlir.dialects.launch import (
+    Affine,
     GemmPartsOp,
     GemvF32Op,
     GemvGluOp,
@@ -67,23 +68,27 @@ def multiply(x: Input, w: Array, out: Array) -> Run:
 
 
 def bind_product(
-    buffers: Buffers, x: Input, w: SSAValue, bias: SSAValue | None, m: int, n: int, place: Array | None, store: Store
+    buffers: Buffers, x: Input, w: SSAValue, affine: Affine, m: int, n: int, place: Array | None, store: Store
 ) -> Run:
-    """out = x·wᵀ + bias, straight into `place` if it is there and whole, else by way of `store`."""
+    """out = x·wᵀ, scaled and with its bias, straight into `place` if it is there and whole, else by way of `store`."""
     direct = place is not None and place.dtype == np.float32 and place.flags.c_contiguous
     out = place if place is not None and direct else np.empty((m, n), np.float32)
     runs: list[Run] = [multiply(x, buffers.values(w).reshape(n, -1), out)]
-    if bias is not None:
-        runs.append(partial(np.add, out, buffers.values(bias), out))
+    finish: list[Run] = []
+    if affine.scale is not None:
+        finish.append(partial(np.multiply, out, buffers.values(affine.scale), out))
+    if affine.bias is not None:
+        finish.insert(0 if affine.scaled_bias else 1, partial(np.add, out, buffers.values(affine.bias), out))
+    runs += finish
     if not direct:
         runs.append(partial(store, out))
     return in_order(*runs)
 
 
-def bind_landing(buffers: Buffers, x: Input, w: SSAValue, bias: SSAValue | None, m: int, n: int, target: Target) -> Run:
+def bind_landing(buffers: Buffers, x: Input, w: SSAValue, affine: Affine, m: int, n: int, target: Target) -> Run:
     """A product whose result lands at a target."""
     place = fixed_place(buffers, target, m, n)
-    return bind_product(buffers, x, w, bias, m, n, place, store_at(buffers, target, m, n))
+    return bind_product(buffers, x, w, affine, m, n, place, store_at(buffers, target, m, n))
 
 
 def refuse_batched_rows(op: LaunchOp, *targets: Target) -> None:
@@ -97,18 +102,18 @@ def bind_gemv(op: GemvOp, buffers: Buffers) -> Run:
     refuse_batched_rows(op, op.target)
     x = Input.of(op, buffers, op.format.data)
     if op.quant is None:
-        return bind_landing(buffers, x, op.w, op.bias, m, n, op.target)
+        return bind_landing(buffers, x, op.w, op.affine, m, n, op.target)
     if not op.target.dst.own:
         refuse(op, "cannot write its result quantized in part of a buffer (quant, with a place in y)")
     store = store_forms(buffers, op.y, op.f32, op.quant)
-    return bind_product(buffers, x, op.w, op.bias, m, n, None, store)
+    return bind_product(buffers, x, op.w, op.affine, m, n, None, store)
 
 
 def bind_gemv_f32(op: GemvF32Op, buffers: Buffers) -> Run:
     m, n = op.m.data, op.n.data
     refuse_batched_rows(op, op.target)
     x = Input.whole(buffers, op.x, Format.F32, op.k.data, m)
-    return bind_landing(buffers, x, op.w, op.bias, m, n, op.target)
+    return bind_landing(buffers, x, op.w, op.affine, m, n, op.target)
 
 
 def bind_gemm_parts(op: GemmPartsOp, buffers: Buffers) -> Run:
@@ -119,8 +124,8 @@ def bind_gemm_parts(op: GemmPartsOp, buffers: Buffers) -> Run:
         # Reading the words once for all products.
         values = np.empty((m, op.k.data), np.float32)
         load, x = partial(_load, x.read, values), Input(lambda: values, values)
-        return in_order(load, *(bind_landing(buffers, x, p.w, p.bias, m, p.n, p.y) for p in products))
-    return in_order(*(bind_landing(buffers, x, p.w, p.bias, m, p.n, p.y) for p in products))
+        return in_order(load, *(bind_landing(buffers, x, p.w, p.affine, m, p.n, p.y) for p in products))
+    return in_order(*(bind_landing(buffers, x, p.w, p.affine, m, p.n, p.y) for p in products))
 
 
 def _load(source: Callable[[], Array], into: Array) -> None:
@@ -131,9 +136,9 @@ def bind_gemv_glu(op: GemvGluOp, buffers: Buffers) -> Run:
     n, m = op.n.data, op.m.data
     gate, up = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
     runs: list[Run] = []
-    for out, w, bias, fmt in zip((gate, up), (op.wg, op.wu), (op.bg, op.bu), op.formats.data, strict=True):
+    for out, w, affine, fmt in zip((gate, up), (op.wg, op.wu), (op.gate, op.up), op.formats.data, strict=True):
         x = Input.of(op, buffers, fmt)
-        runs.append(bind_product(buffers, x, w, bias, m, n, out, _nowhere))
+        runs.append(bind_product(buffers, x, w, affine, m, n, out, _nowhere))
     act = ACTIVATIONS[Activation.SILU if op.act is None else op.act.data]
     store = store_forms(buffers, op.out, op.f32, op.quant)
     return in_order(*runs, lambda: store(act(gate) * up))

@@ -172,17 +172,14 @@ class Scope:
         return self._scaled(y, role) if scaled_bias else y
 
     def _scaled(self, y: SSAValue, role: str) -> SSAValue:
-        """Every element times the one of `role.scale`: as a column, so that this is one row for all."""
+        """Every element times the one of `role.scale`, if the file has it."""
         scale = self.optional_plain(f"{role}.scale", 1)
         if scale is None:
             return y
         # The scale of activations beside it says how to quantize them, not what the product is.
         if self.has(f"{role}.input_scale"):
             self.model.checkpoint.tensor(f"{self.prefix}{role}.input_scale")
-        rows, columns = shape_of(y)
-        column = self.view(y, rows * columns, 1, f"{role}.column")
-        scaled = self.binary(BinaryOperator.MUL, column, scale, f"{role}.scale")
-        return self.view(scaled, rows, columns, f"{role}.scaled")
+        return self.multiply(y, scale, f"{role}.scale")
 
     def linear_parts(self, x: SSAValue, fused: str, parts: Mapping[str, int]) -> tuple[SSAValue, ...]:
         """The products of x by runs of rows of one tensor, `fused.weight`: as many columns each as `parts` says."""

@@ -18,7 +18,17 @@ from lane_mlir.passes.forms.mixtures import (
     shared_expert,
 )
 from lane_mlir.passes.forms.norms import GatherForm, NormForm, gather, is_residual_add, norm
-from lane_mlir.passes.forms.products import GatedForm, GemvForm, GluForm, gated, gemv, glu, head_parts, is_bias_add
+from lane_mlir.passes.forms.products import (
+    GatedForm,
+    GemvForm,
+    GluForm,
+    gated,
+    gemv,
+    glu,
+    head_parts,
+    is_bias_add,
+    is_product_scale,
+)
 from lane_mlir.passes.forms.rotations import RopeForm, rope
 from lane_mlir.passes.forms.scope import Scope, covers, is_quantization, is_reshape, leaves
 from lane_mlir.passes.forms.slices import InPlace, in_place, is_view
@@ -54,6 +64,7 @@ __all__ = [
     "head_parts",
     "in_place",
     "is_bias_add",
+    "is_product_scale",
     "is_quantization",
     "is_reshape",
     "is_residual_add",

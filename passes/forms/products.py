@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import Operation, SSAValue
 
+from lane_mlir.dialects.launch.multiplying import PLAIN, Affine
 from lane_mlir.dialects.tg import (
     Activation,
     BinaryOp,
@@ -27,16 +28,16 @@ from lane_mlir.passes.forms.scope import Scope
 @dataclass(frozen=True)
 class GemvForm:
     """
-    A matrix product by a weight: its activation, the weight and how it is stored, its bias, where it lands, and its
-    shape (k in, n out, m rows). `values` says that the weight is plain f32 values. `inside` are the values it computes
-    on the way, which nobody else may read.
+    A matrix product by a weight: its activation, the weight and how it is stored, its scale and bias, where it lands,
+    and its shape (k in, n out, m rows). `values` says that the weight is plain f32 values. `inside` are the values it
+    computes on the way, which nobody else may read.
     """
 
     x: SSAValue
     w: SSAValue
     format: Format
     values: bool
-    bias: SSAValue | None
+    affine: Affine
     landing: Landing
     k: int
     n: int
@@ -49,13 +50,17 @@ def gemv(op: Operation, scope: Scope | None = None) -> GemvForm | None:
     scope = scope or Scope(op)
     inside: list[SSAValue] = []
     match list(scope.leaves):
-        case [MatmulOp() as product, BinaryOp() as add, *after] if _adds_bias(add, product, scope):
-            bias, result = add.b, add.result
-            inside.append(product.result)
         case [MatmulOp() as product, *after]:
-            bias, result = None, product.result
+            affine, result = PLAIN, product.result
         case _:
             return None
+    while after and isinstance(next := after[0], BinaryOp) and scope.same(next.a, result):
+        more = _and_then(affine, next)
+        if more is None:
+            return None
+        inside.append(result)
+        affine, result = more, next.result
+        del after[0]
     place = landing(result, after, scope)
     if place is None:
         return None
@@ -63,17 +68,27 @@ def gemv(op: Operation, scope: Scope | None = None) -> GemvForm | None:
     (m, k), n = shape_of(product.x), shape_of(product.w)[0]
     values = encoding_of(product.w) is None
     return GemvForm(
-        scope.canonical(product.x), product.w, format_of_weight(product.w), values, bias, place, k, n, m, inside
+        scope.canonical(product.x), product.w, format_of_weight(product.w), values, affine, place, k, n, m, inside
     )
 
 
-def _adds_bias(add: BinaryOp, product: MatmulOp, scope: Scope) -> bool:
-    return is_bias_add(add) and scope.same(add.a, product.result)
+def _and_then(affine: Affine, op: BinaryOp) -> Affine | None:
+    """What is done to a product's sums, and then an op to the result; None if that is more than a scale and a bias."""
+    if is_product_scale(op) and affine.scale is None:
+        return replace(affine, scale=op.b, scaled_bias=affine.bias is not None)
+    if is_bias_add(op) and affine.bias is None:
+        return replace(affine, bias=op.b)
+    return None
+
+
+def is_product_scale(op: BinaryOp) -> bool:
+    """Whether an op multiplies every element of its first operand by one value."""
+    return op.operator.data is BinaryOperator.MUL and op.single
 
 
 def is_bias_add(op: BinaryOp) -> bool:
     """Whether an op adds one row, of the width of its first operand, to every row of it."""
-    return op.operator.data is BinaryOperator.ADD and len(shape_of(op.b)) == 1
+    return op.operator.data is BinaryOperator.ADD and shape_of(op.b) == shape_of(op.a)[1:]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from typing_extensions import TypeIs
 from xdsl.ir import Operation
 
 from lane_mlir.dialects.tg import BinaryOp, BinaryOperator, FusedOp, MatmulOp, ScaleOp, UnaryOp, ViewOp
@@ -18,6 +19,7 @@ from lane_mlir.passes.forms import (
     gemv,
     head_parts,
     is_bias_add,
+    is_product_scale,
     is_residual_add,
     leaves,
     rules_of,
@@ -27,23 +29,24 @@ from lane_mlir.passes.fuse.rule import FusionRule, Place
 
 
 class GemvBias(FusionRule):
-    """A product, then a bias row added to it."""
+    """A product, then a bias row added to it, or a scale that all of it is multiplied by, or one and then the other."""
 
     name = "gemv_bias"
     anchors = (BinaryOp,)
 
     def places(self, op: Operation) -> Iterator[Place]:
         assert isinstance(op, BinaryOp)
-        if not is_bias_add(op):
+        if not is_bias_add(op) and not is_product_scale(op):
             return
+        what = "bias" if is_bias_add(op) else "scale"
         source = self.graph.slot_of(op.a)
-        if isinstance(source, MatmulOp):
+        if _is_product(source):
             yield Place("gemv_bias", (source, op))
-        elif isinstance(source, ViewOp) and isinstance(product := self.graph.slot_of(source.x), MatmulOp):
-            refusal = f"{describe(source)} stands between {describe(product)} and its bias: the rows differ"
+        elif isinstance(source, ViewOp) and _is_product(product := self.graph.slot_of(source.x)):
+            refusal = f"{describe(source)} stands between {describe(product)} and its {what}: the rows differ"
             yield Place("gemv_bias", (product, source, op), refusal=refusal)
         elif (found := behind(self.graph, source)) is not None:
-            yield found.place("gemv_bias", op, "the bias")
+            yield found.place("gemv_bias", op, f"the {what}")
 
 
 class ActGate(FusionRule):
@@ -171,6 +174,11 @@ def behind(graph: StepGraph, op: Operation | None) -> Behind | None:
         if op is not None and gemv(op) is not None and not isinstance(between, ViewOp):
             return Behind(op, between)
     return None
+
+
+def _is_product(op: Operation | None) -> TypeIs[MatmulOp | FusedOp]:
+    """Whether an op is a product, with a scale or a bias or not."""
+    return isinstance(op, MatmulOp) or (isinstance(op, FusedOp) and op.fusion_class.data == "gemv_bias")
 
 
 def _kind(form: GemvForm) -> tuple[Format | None, bool]:

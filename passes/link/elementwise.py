@@ -17,6 +17,8 @@ def link_binary(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     binary = scope.leaves[0]
     assert isinstance(binary, tg.BinaryOp)
     columns = tg.shape_of(binary.a)[1]
+    # One value for all is a row for all of rows of one element.
+    row = 1 if binary.single else columns if binary.row_broadcast else None
     quantized = len(scope.leaves) > 1
     if quantized:
         share_quantized(judge, scope)
@@ -27,7 +29,7 @@ def link_binary(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         judge.buffer(binary.b),
         judge.buffer(result),
         n=tg.size_of(binary.a),
-        row=columns if binary.row_broadcast else None,
+        row=row,
         column=columns if binary.column_broadcast else None,
         f32=not quantized or scope.escapes(result),
         quant=quantized,

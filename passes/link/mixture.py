@@ -6,7 +6,7 @@ from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.cuda.kernels.gemv import read_alike
 from lane_mlir.dialects import launch, tg
-from lane_mlir.dialects.launch import LaunchOp, Router, Target
+from lane_mlir.dialects.launch import PLAIN, LaunchOp, Router, Target
 from lane_mlir.dialects.tg import Activation, ExpertActivation, Numerics
 from lane_mlir.formats import Format
 from lane_mlir.passes.forms import Scope, SharedExpertForm, is_quantization, mixture_rows, shared_expert
@@ -95,8 +95,8 @@ def _expert(judge: Judge, form: SharedExpertForm, scope: Scope) -> launch.Shared
     moe, pair, down = form.moe, form.pair, form.down
     if moe.activation.data is not ExpertActivation.SILU or pair.gating.activation is not Activation.SILU:
         raise Refusal("the kernel of a mixture with a shared expert gates both by SiLU")
-    if pair.gate.bias is not None or pair.up.bias is not None or down.bias is not None:
-        raise Refusal("the kernel of a shared expert adds no bias")
+    if any(product.affine != PLAIN for product in (pair.gate, pair.up, down)):
+        raise Refusal("the kernel of a shared expert neither scales its products nor adds a bias")
     own = {scope.canonical(x) for x in (moe.x, moe.quantized) if x is not None}
     if pair.gate.x not in own or pair.up.x != pair.gate.x:
         raise Refusal("the shared expert is of another activation than the mixture")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xdsl.ir import Operation, SSAValue
 
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS, read_alike, rows_a_warp
 from lane_mlir.dialects import launch, tg
-from lane_mlir.dialects.launch import LaunchOp, Target
+from lane_mlir.dialects.launch import Affine, LaunchOp, Target
 from lane_mlir.dialects.launch.multiplying import multiplies_in_int8
 from lane_mlir.dialects.tg import Activation, Numerics
 from lane_mlir.formats import Format
@@ -34,19 +35,15 @@ from lane_mlir.passes.link.rotations import rope_parts
 def link_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
     form = gemv(op, scope)
     if form is None:
-        raise Refusal("its parts are no product, its bias and where it lands")
+        raise Refusal("its parts are no product, a scale and a bias of it, and where it lands")
     judge.inside_only(scope, form.inside)
     check_activation(judge, form.x, form.format)
-    x, w, y, bias = (
-        judge.buffer(form.x),
-        judge.buffer(form.w),
-        judge.landing(form.landing),
-        judge.optional_buffer(form.bias),
-    )
+    x, w, y = judge.buffer(form.x), judge.buffer(form.w), judge.landing(form.landing)
+    affine = affine_of(judge, form)
     if form.values:
         if form.landing.quantized:
             raise Refusal("the kernel of a product by plain f32 values does not quantize its result")
-        return launch.GemvF32Op(x, w, y, bias=bias, k=form.k, n=form.n, m=form.m, batch=judge.is_batch(form.m))
+        return launch.GemvF32Op(x, w, y, affine=affine, k=form.k, n=form.n, m=form.m, batch=judge.is_batch(form.m))
     if form.landing.quantized:
         share_quantized(judge, scope)
     return launch.GemvOp(
@@ -54,7 +51,7 @@ def link_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         w,
         y,
         format=form.format,
-        bias=bias,
+        affine=affine,
         k=form.k,
         n=form.n,
         m=form.m,
@@ -62,6 +59,12 @@ def link_gemv(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         quant=form.landing.quantized,
         batch=judge.is_batch(form.m),
     )
+
+
+def affine_of(judge: Judge, form: GemvForm) -> Affine:
+    """The scale and the bias of a product, in their buffers."""
+    scale, bias = judge.optional_buffer(form.affine.scale), judge.optional_buffer(form.affine.bias)
+    return replace(form.affine, scale=scale, bias=bias)
 
 
 def check_activation(judge: Judge, x: SSAValue, *formats: Format) -> None:
@@ -115,7 +118,7 @@ def _gemm_parts(judge: Judge, forms: Sequence[GemvForm]) -> launch.GemmPartsOp:
     return launch.GemmPartsOp(
         judge.buffer(first.x),
         [
-            launch.Product(judge.buffer(f.w), f.format, judge.landing(f.landing), f.n, judge.optional_buffer(f.bias))
+            launch.Product(judge.buffer(f.w), f.format, judge.landing(f.landing), f.n, affine_of(judge, f))
             for f in forms
         ],
         k=first.k,
@@ -183,7 +186,8 @@ def link_glu(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
         judge.buffer(up.w),
         judge.landing(gating.landing).buffer,
         formats=(gate.format, up.format),
-        biases=(judge.optional_buffer(gate.bias), judge.optional_buffer(up.bias)),
+        gate=affine_of(judge, gate),
+        up=affine_of(judge, up),
         act=None if gating.activation is Activation.SILU else gating.activation,
         f32=gating.landing.plain,
         quant=gating.landing.quantized,

@@ -42,6 +42,45 @@ def test_gemv_with_bias(run: Any, random: Random, weight: Any, out: Any, m: int)
     expect_close(got.values("y"), product(x, w) + b)
 
 
+Affine = Callable[[NDArray[np.float64], NDArray[Any], NDArray[Any]], NDArray[np.float64]]
+"""What is done to a product's sums, given a scale and a bias."""
+
+SCALED: dict[str, Affine] = {
+    "scale %s": lambda y, s, b: s * y,
+    "scale %s bias %b": lambda y, s, b: s * y + b,
+    "scale %s bias %b scaled_bias": lambda y, s, b: s * (y + b),
+}
+
+
+@pytest.mark.parametrize("text", SCALED)
+@pytest.mark.parametrize("m", [1, 3])
+def test_products_with_a_scale(run: Any, random: Random, weight: Any, out: Any, text: str, m: int):
+    of = SCALED[text]
+    x, w, wp, s, b = random(m, 64), random(96, 64), random(96, 64), random(1), random(96)
+    gate_text = " ".join(f"gate_{word}" if word[0] != "%" else word for word in text.split())
+    got = run(
+        f"""launch.gemv %x by %w<q4_k> {text} into %y (k = 64, n = 96, m = {m}) f32
+        launch.gemv_f32 %x by %wp {text} into %f (k = 64, n = 96, m = {m})
+        launch.gemm_parts %x by [%w {text} into %p n = 96, %wp into %o n = 96] [q4_k, q4_k] (k = 64, m = {m})
+        launch.gemv_glu %x by %w, %wp [q4_k, q4_k] {gate_text} act relu into %g (k = 64, n = 96, m = {m}) f32
+        launch.gemv_glu %x by %wp, %w [q4_k, q4_k] {gate_text.replace("gate", "up")} act relu into %u
+          (k = 64, n = 96, m = {m}) f32""",
+        x=x,
+        w=weight(w),
+        wp=weight(wp),
+        s=weight(s),
+        b=weight(b),
+        **{name: out((m, 96)) for name in "yfpogu"},
+    )
+    y, other = of(product(x, w), s, b), product(x, wp)
+    expect_close(got.values("y"), y)
+    expect_close(got.values("p"), y)
+    expect_close(got.values("f"), of(other, s, b))
+    expect_close(got.values("o"), other)
+    np.testing.assert_allclose(got.values("g"), np.maximum(y, 0) * other, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(got.values("u"), np.maximum(other, 0) * y, rtol=1e-5, atol=1e-4)
+
+
 def test_tail_computes_the_last_rows_of_a_chunk(run: Any, random: Random, weight: Any, out: Any):
     x, w = random(5, 32), random(8, 32)
     got = run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,10 @@ def test_plain_weights_stored_transposed(emulator: Any, new_memory: Any, k: int,
     bench.memory.plain[weight] = np.ascontiguousarray(w.T).reshape(-1)
     y, given = Target(bench.buffer("y", m, n)), bench.given("bias", bias)
     bench.run(
-        emulator, launch.GemvF32Op(bench.given("x", x), weight.buffer, y, bias=given, k=k, n=n, m=m, split=splits)
+        emulator,
+        launch.GemvF32Op(
+            bench.given("x", x), weight.buffer, y, affine=launch.Affine(bias=given), k=k, n=n, m=m, split=splits
+        ),
     )
     assert_close(bench.plain("y"), x.astype(np.float64) @ w.T + bias)
 
@@ -190,7 +194,7 @@ def test_many_rows_in_f32_by_every_format(emulator: Any, new_memory: Any, m: int
     for fmt in FORMATS:
         w, weights = bench.weight(f"w.{fmt}", fmt, n, k)
         y = Target(bench.buffer(f"y.{fmt}", m, n))
-        launches.append(launch.GemvOp(x, w, y, bias=given, format=fmt, k=k, n=n, m=m))
+        launches.append(launch.GemvOp(x, w, y, affine=launch.Affine(bias=given), format=fmt, k=k, n=n, m=m))
         expected[f"y.{fmt}"] = bench.product(values, weights, fmt) + bias
     text = bench.run(emulator, *launches, steps=2)
     assert ".splits = 4" in text
@@ -263,7 +267,7 @@ def test_bias_and_quantized_result(emulator: Any, new_memory: Any, numerics: Num
     bench.run(
         emulator,
         launch.GemvOp(
-            x, w, Target(bench.buffer("y", m, n)), bias=bench.given("bias", bias),
+            x, w, Target(bench.buffer("y", m, n)), affine=launch.Affine(bias=bench.given("bias", bias)),
             format=Format.Q4_1, k=k, n=n, m=m, per_warp=per_warp, quant=quant,
         ),
     )  # fmt: skip
@@ -295,7 +299,7 @@ def test_parts_in_three_formats_land_in_a_cache_row_and_in_units(
             x,
             [
                 Product(wq, formats[0], Target(bench.buffer("q", m, 64)), 64),
-                Product(wk, formats[1], Target(cache, position, Dst(row=Row(33))), 33, bench.given("bias", bias)),
+                Product(wk, formats[1], Target(cache, position, Dst(row=Row(33))), 33, launch.Affine(bias=bench.given("bias", bias))),
                 Product(wv, formats[2], Target(wide, None, Dst(unit=Part(50, 10))), 32),
             ],
             k=k, m=m, per_warp=2,
@@ -326,7 +330,7 @@ def test_gated_pair(emulator: Any, new_memory: Any, numerics: Numerics, m: int, 
         emulator,
         launch.GemvGluOp(
             x, wg, wu, bench.buffer("h", m, n), formats=(Format.Q4_K, Format.Q6_K), k=k, n=n, m=m, per_warp=per_warp,
-            biases=(bench.given("bg", bg), bench.given("bu", bu)), act=Activation.SILU, f32=True, quant=quant,
+            gate=launch.Affine(bias=bench.given("bg", bg)), up=launch.Affine(bias=bench.given("bu", bu)), act=Activation.SILU, f32=True, quant=quant,
         ),
     )  # fmt: skip
     h = bench.plain("h").reshape(m, n)
@@ -367,14 +371,14 @@ def test_few_rows_side_by_side_and_gated(emulator: Any, new_memory: Any, numeric
         emulator,
         launch.GemvGluOp(
             x, wg, wu, bench.buffer("h", m, n), formats=(fmt, fmt), k=k, n=n, m=m,
-            biases=(bench.given("bg", bg), bench.given("bu", bu)), act=Activation.SILU, f32=True, quant=True,
+            gate=launch.Affine(bias=bench.given("bg", bg)), up=launch.Affine(bias=bench.given("bu", bu)), act=Activation.SILU, f32=True, quant=True,
         ),
         launch.GemvOp(x, wg, Target(bench.buffer("y", m, n)), format=fmt, k=k, n=n, m=m, quant=True),
         launch.GemmPartsOp(
             x,
             [
                 Product(wg, fmt, Target(bench.buffer("g", m, n)), n),
-                Product(wk, fmt, Target(wide, None, Dst(unit=Part(100, 4))), n, bench.given("bk", bk)),
+                Product(wk, fmt, Target(wide, None, Dst(unit=Part(100, 4))), n, launch.Affine(bias=bench.given("bk", bk))),
             ],
             k=k, m=m,
         ),
@@ -430,7 +434,7 @@ def test_gated_pair_of_many_rows(emulator: Any, new_memory: Any, numerics: Numer
     bg, bu = (bench.rng.standard_normal(n).astype(np.float32) for _ in range(2))
     op = launch.GemvGluOp(
         x, wg, wu, bench.buffer("h", m, n), formats=formats, k=k, n=n, m=m, quant=True,
-        biases=(bench.given("bg", bg), bench.given("bu", bu)),
+        gate=launch.Affine(bias=bench.given("bg", bg)), up=launch.Affine(bias=bench.given("bu", bu)),
     )  # fmt: skip
     bench.run(emulator, op)
     h = bench.plain("h").reshape(m, n)
@@ -470,3 +474,52 @@ def test_quantization_is_that_of_eval(emulator: Any, new_memory: Any, numerics: 
     for i, word in enumerate(words):
         assert np.array_equal(q[:, i].reshape(-1), word.q.reshape(-1))
         assert np.array_equal(d[:, i], word.d.reshape(-1), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("numerics", "m", "batch"),
+    [
+        pytest.param(Numerics.INT8, 2, False, id="a matrix-vector kernel"),
+        pytest.param(Numerics.INT8, 8, True, id="few rows on tensor cores"),
+        pytest.param(Numerics.INT8, 20, False, id="tiles on tensor cores"),
+        pytest.param(Numerics.DEQUANT, 20, False, id="tiles in f32"),
+    ],
+)
+def test_scales(emulator: Any, new_memory: Any, numerics: Numerics, m: int, batch: bool):
+    """Of products side by side, one of them with neither scale nor bias, and of a gated pair."""
+    bench, n, k, fmt = Bench(numerics, new_memory), 64, 256, Format.Q8_0
+    x, values = bench.activation("x", m, k)
+    s, t, b, c = (bench.rng.standard_normal(size).astype(np.float32) for size in (1, 1, n, n))
+    scale, other, bias, more = (bench.given(name, value) for name, value in zip("stbc", (s, t, b, c), strict=True))
+    affine: dict[str, tuple[launch.Affine, Callable[[np.ndarray], np.ndarray]]] = {
+        "plain": (launch.Affine(), lambda y: y),
+        "scale": (launch.Affine(scale), lambda y: s * y),
+        "scale then bias": (launch.Affine(other, bias), lambda y: t * y + b),
+        "bias then scale": (launch.Affine(scale, more, scaled_bias=True), lambda y: s * (y + c)),
+    }
+    weights = {name: bench.weight(f"w of {name}", fmt, n, k) for name in affine}
+    products = [
+        Product(weights[name][0], fmt, Target(bench.buffer(name, m, n)), n, what) for name, (what, _) in affine.items()
+    ]
+    (gate, of_gate), (up, of_up) = affine["bias then scale"], affine["scale then bias"]
+    (wg, gates), (wu, ups) = weights["plain"], weights["scale"]
+    glu = launch.GemvGluOp(
+        x, wg, wu, bench.buffer("h", m, n), formats=(fmt, fmt), k=k, n=n, m=m, gate=gate, up=up, batch=batch
+    )
+    bench.run(emulator, launch.GemmPartsOp(x, products, k=k, m=m, batch=batch), glu)
+    for name, (_, of) in affine.items():
+        assert_close(bench.plain(name), of(bench.product(values, weights[name][1], fmt)))
+    gated = of_gate(bench.product(values, gates, fmt))
+    assert_close(bench.plain("h"), gated / (1 + np.exp(-gated)) * of_up(bench.product(values, ups, fmt)))
+
+
+def test_a_scale_of_plain_weights_stored_transposed(emulator: Any, new_memory: Any):
+    bench, n, k, m = Bench(Numerics.INT8, new_memory), 19, 100, 2
+    x, w, bias, scale = (bench.rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k), (n,), (1,)))
+    weight = BufferOp("w", (n, k), Fill.CONSTANT, constant=UnitAttr(), transposed=True)
+    bench.buffers["w"] = weight
+    bench.memory.plain[weight] = np.ascontiguousarray(w.T).reshape(-1)
+    affine = launch.Affine(bench.given("scale", scale), bench.given("bias", bias), scaled_bias=True)
+    y = Target(bench.buffer("y", m, n))
+    bench.run(emulator, launch.GemvF32Op(bench.given("x", x), weight.buffer, y, affine=affine, k=k, n=n, m=m))
+    assert_close(bench.plain("y"), scale * (x.astype(np.float64) @ w.T + bias))

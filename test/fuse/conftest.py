@@ -124,6 +124,10 @@ class StepBuilder:
     def bias(self, x: SSAValue) -> SSAValue:
         return self.add(x, self.constant(tg.shape_of(x)[1]))
 
+    def product_scale(self, x: SSAValue) -> SSAValue:
+        """Times one value that a file has beside a weight."""
+        return self.mul(x, self.constant(1))
+
     def unary(self, activation: str, x: SSAValue) -> SSAValue:
         return self.add_op(tg.UnaryOp(tg.Activation(activation), x))
 

@@ -58,6 +58,47 @@ def test_gemv_bias_is_refused(fuse: Fuse, build: Build, reason: str):
     assert not rewrite.fired
 
 
+Affine = Callable[[Any, SSAValue], SSAValue]
+
+
+def scaled(s: Any, y: SSAValue) -> SSAValue:
+    return s.product_scale(y)
+
+
+def scaled_then_biased(s: Any, y: SSAValue) -> SSAValue:
+    return s.bias(s.product_scale(y))
+
+
+def biased_then_scaled(s: Any, y: SSAValue) -> SSAValue:
+    return s.product_scale(s.bias(y))
+
+
+AFFINE = pytest.mark.parametrize(("affine", "firings"), [(scaled, 1), (scaled_then_biased, 2), (biased_then_scaled, 2)])
+
+
+@pytest.mark.parametrize("stored", ["q8_0", "f16", None])
+@pytest.mark.parametrize("rows", [1, 17])
+@AFFINE
+def test_gemv_bias_takes_a_scale(fuse: Fuse, affine: Affine, firings: int, rows: int, stored: str | None):
+    rewrite = fuse(lambda s: affine(s, s.matmul(s.embedding(), stored=stored)), "gemv_bias", rows=rows)
+    assert rewrite.fired == {"gemv_bias": firings}
+    assert rewrite.classes == ["gemv_bias"]
+
+
+@AFFINE
+def test_scaled_products_fuse_like_others(fuse: Fuse, affine: Affine, firings: int):
+    def build(s: Any) -> SSAValue:
+        x = s.embedding()
+        q, k, gate, up = (affine(s, s.matmul(x)) for _ in range(4))
+        hidden = s.mul(s.silu(gate), up)
+        return s.norm(s.add(s.add(q, k), affine(s, s.matmul(hidden))))
+
+    rules = ("add_norm", "gemv_bias", "gemv_norm_epilogue", "act_gate", "glu_pair", "gemv_parts")
+    rewrite = fuse(build, *rules)
+    counts = {"add_norm": 1, "gemv_norm_epilogue": 1, "act_gate": 1, "glu_pair": 1, "gemv_parts": 1}
+    assert rewrite.fired == {"gemv_bias": 5 * firings, **counts}
+
+
 def test_one_row_added_is_a_residual_and_no_bias(fuse: Fuse):
     rewrite = fuse(lambda s: s.norm(s.add(s.matmul(s.embedding()), s.constant(1, 64))), "gemv_bias", "add_norm")
     assert rewrite.fired == {"add_norm": 1}
@@ -305,7 +346,7 @@ def test_shared_expert(fuse: Fuse, swap: bool, gate: bool, rows: int, numerics: 
     ("how", "reason"),
     [
         ({"activation": "gelu"}, "the kernel of a mixture with a shared expert gates both by SiLU"),
-        ({"bias": True, "gate": False}, "the kernel of a shared expert adds no bias"),
+        ({"bias": True, "gate": False}, "the kernel of a shared expert neither scales its products nor adds a bias"),
         ({"other_input": True}, "the shared expert is of another activation than the mixture"),
         ({"gate_stored": "q8_0"}, "the gate of the shared expert is stored as q8_0, the router as f32"),
     ],

@@ -78,6 +78,10 @@ class RandomStep:
         if self.one_in(4):
             self.perhaps_read(y)
             y = self.s.bias(y)
+        if self.one_in(6):
+            self.perhaps_read(y)
+            y = self.s.product_scale(y)
+            y = self.s.bias(y) if self.one_in(3) else y
         return y
 
     # What is built. Each leaves what it made in the pool.

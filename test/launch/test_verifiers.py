@@ -64,6 +64,13 @@ CASES = [
     case(GEMV, "%x:64", "%x:65", 'x ("x") has 65 elements, expected 64 (m = 1 by k = 64)'),
     case(GEMV, "%w:32x64", "%w:31x64", 'w ("w") has 1984 elements, expected 2048 (n = 32 by k = 64)'),
     case(GEMV, "into", "bias %b:3 into", 'bias ("b") has 3 elements, expected 32 (n = 32)'),
+    case(GEMV, "into", "scale %s:32 into", 'scale ("s") has 32 elements, expected 1 (one value)'),
+    case(
+        GEMV,
+        "into",
+        "bias %b:32 scaled_bias into",
+        "scales a bias that is not there, or by nothing (scaled_bias needs scale and bias)",
+    ),
     case(GEMV, "%y:32", "%y:33", 'y ("y") has 33 elements, expected 32 (1 by 32 values)'),
     case(GEMV, "%y:32", "%y:8x48 at row 1 pitch 48", "y gets 1 by 32 values, no whole number of rows of 48"),
     case(
@@ -92,6 +99,13 @@ CASES = [
     ),
     case(GLU, "%wu:32x64", "%wu:32x63", 'wu ("wu") has 2016 elements, expected 2048 (n = 32 by k = 64)'),
     case(GLU, "[q8_0, q8_0]", "[q8_0]", "has 1 formats, expected 2: the gate's and the up weight's"),
+    case(GLU, "into %y:32", "up_scale %s:2 into %y:32", 'scale of wu ("s") has 2 elements, expected 1 (one value)'),
+    case(
+        GLU,
+        "into %y:32",
+        "gate_scale %s:1 gate_scaled_bias into %y:32",
+        "scales a bias of wg that is not there, or by nothing (scaled_bias needs scale and bias)",
+    ),
     case(GLU, "into %y:32", "up_bias %b:1 into %y:32", 'bias of wu ("b") has 1 elements, expected 32 (n = 32)'),
     case(GLU, "%y:32", "%y:1", 'out ("y") has 1 elements, expected 32 (m = 1 by n = 32)'),
     case(HEADS, "%x:64", "%x:63", 'x ("x") has 63 elements, expected 64 (m = 1 by heads = 2 of a = 32)'),

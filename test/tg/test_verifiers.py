@@ -393,7 +393,7 @@ REFUSED: list[tuple[type[IRDLOperation], dict[str, Part], str]] = [
     (tg.L2NormOp, {"result": "tensor<1x32xf32>"}, "result is 1x32, expected 2x32 (the shape of x)"),
     # Elementwise.
     (tg.BinaryOp, {"a": "tensor<32xf32>"}, "a is 32, expected 2 dimensions"),
-    (tg.BinaryOp, {"b": "tensor<2xf32>"}, "b is 2, expected the shape of a (2x32), a row or a column of it"),
+    (tg.BinaryOp, {"b": "tensor<2xf32>"}, "b is 2, expected the shape of a (2x32), a row or a column of it, or one value"),
     (tg.BinaryOp, {"result": "tensor<1x32xf32>"}, "result is 1x32, expected 2x32 (the shape of a)"),
     (tg.UnaryOp, {"result": "tensor<1x32xf32>"}, "result is 1x32, expected 2x32 (the shape of x)"),
     (tg.ScaleOp, {"result": "tensor<1x32xf32>"}, "result is 1x32, expected 2x32 (the shape of x)"),

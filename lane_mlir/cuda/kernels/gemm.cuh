@@ -431,8 +431,8 @@ LANE_DEVICE void gemm(const GemvInput& x, const QuantizedResult& quantized, cons
 #pragma unroll
     for (int i = 0; i < 32; i++) {
       int at = column + 8 * (i / 4 % 4) + 2 * (threadIdx.x % 4) + i % 2;
-      float added = chosen.bias != nullptr && at < chosen.n ? load_constant(chosen.bias + at) : 0.f;
-      values[i / 16][i / 4 % 4][i % 4] = sums.value[i / 16][4 * half + i / 4 % 4][i % 4] + added;
+      AffineColumn affine = chosen.affine.column(at, chosen.n);
+      values[i / 16][i / 4 % 4][i % 4] = affine(sums.value[i / 16][4 * half + i / 4 % 4][i % 4]);
     }
     auto to = [&](int r, int c, float value) { chosen.store(r, c, value); };
     write_columns<S>(values, row, column, chosen.n, quantized, to);
@@ -442,8 +442,8 @@ LANE_DEVICE void gemm(const GemvInput& x, const QuantizedResult& quantized, cons
 // ---- launch.gemv_glu. ----
 
 template <typename GATE, typename UP, GemmShape S, int N, Activation ACT>
-LANE_DEVICE void gemm_glu(const GemvInput& x, const u8* gate_weight, const u8* up_weight, const float* gate_bias,
-                          const float* up_bias, float* y, const QuantizedResult& quantized) {
+LANE_DEVICE void gemm_glu(const GemvInput& x, const u8* gate_weight, const u8* up_weight, const Affine& gate_affine,
+                          const Affine& up_affine, float* y, const QuantizedResult& quantized) {
   constexpr bool HALVES = TileUnitOf<GATE>::HALVES || TileUnitOf<UP>::HALVES;
   constexpr bool MIN = TileUnitOf<GATE>::MIN || TileUnitOf<UP>::MIN;
   let_successor_start();
@@ -461,9 +461,8 @@ LANE_DEVICE void gemm_glu(const GemvInput& x, const u8* gate_weight, const u8* u
 #pragma unroll
   for (int i = 0; i < 32; i++) {
     int tile = i / 16, n = i / 4 % 4, at = column + 8 * n + 2 * (threadIdx.x % 4) + i % 2;
-    bool inside = at < N;
-    float gate = sums.value[tile][n][i % 4] + (gate_bias != nullptr && inside ? load_constant(gate_bias + at) : 0.f);
-    float up = sums.value[tile][n + 4][i % 4] + (up_bias != nullptr && inside ? load_constant(up_bias + at) : 0.f);
+    float gate = gate_affine.column(at, N)(sums.value[tile][n][i % 4]);
+    float up = up_affine.column(at, N)(sums.value[tile][n + 4][i % 4]);
     values[tile][n][i % 4] = activate<ACT>(gate) * up;
   }
   auto to = [&](int r, int c, float value) { y[static_cast<i64>(r) * N + c] = value; };

@@ -1,6 +1,6 @@
 // Products of many rows in f32: by plain weights, and by weights in any format under dequant.
 //
-//     y[r, j] = Σ_i x[r, i]·w[j, i] (+ bias[j])
+//     y[r, j] = Σ_i x[r, i]·w[j, i], scaled and biased (Affine)
 //
 // A block computes a tile of `rows` by `columns`, 32 columns of x at a step; a thread of 16 x 16 a (rows/16) x (columns/16)
 // part of it, from shared memory, where both operands lie column by column. The operands of the next step are on their
@@ -247,10 +247,10 @@ LANE_DEVICE void gemm_f32(const GemvInput& x, const SplitScratch& scratch, const
   for (int j = 0; j < GemmF32Sums<S>::COLUMNS; j++) {
     int column = chosen.first + sums.column_of(j);
     if (column >= chosen.n) continue;
-    float added = chosen.bias != nullptr ? load_constant(chosen.bias + column) : 0.f;
+    AffineColumn affine = chosen.affine.column(column, chosen.n);
 #pragma unroll
     for (int i = 0; i < GemmF32Sums<S>::ROWS; i++) {
-      if (row + sums.row_of(i) < S.m) chosen.store(row + sums.row_of(i), column, sums.value[i][j] + added);
+      if (row + sums.row_of(i) < S.m) chosen.store(row + sums.row_of(i), column, affine(sums.value[i][j]));
     }
   }
 }
@@ -259,8 +259,8 @@ LANE_DEVICE void gemm_f32(const GemvInput& x, const SplitScratch& scratch, const
 
 // A tile is 128 columns wide: 64 of the gate, 64 of the up weight, both in one format.
 template <typename F, GemmF32Shape S, int N, Activation ACT>
-LANE_DEVICE void gemm_f32_glu(const GemvInput& x, const u8* gate_weight, const u8* up_weight, const float* gate_bias,
-                              const float* up_bias, float* y) {
+LANE_DEVICE void gemm_f32_glu(const GemvInput& x, const u8* gate_weight, const u8* up_weight, const Affine& gate_affine,
+                              const Affine& up_affine, float* y) {
   static_assert(S.glu && S.columns == 128 && S.splits == 1, "a tile of a gated pair is 64 and 64 columns");
   let_successor_start();
   int row = blockIdx.x * S.rows, first = blockIdx.y * 64;
@@ -276,13 +276,12 @@ LANE_DEVICE void gemm_f32_glu(const GemvInput& x, const u8* gate_weight, const u
   for (int j = 0; j < 4; j++) {
     int column = first + sums.column_of(j);
     if (column >= N) continue;
-    float gate = gate_bias != nullptr ? load_constant(gate_bias + column) : 0.f;
-    float up = up_bias != nullptr ? load_constant(up_bias + column) : 0.f;
+    AffineColumn of_gate = gate_affine.column(column, N), of_up = up_affine.column(column, N);
 #pragma unroll
     for (int i = 0; i < GemmF32Sums<S>::ROWS; i++) {
       int at = row + sums.row_of(i);
       if (at < S.m) {
-        y[static_cast<i64>(at) * N + column] = activate<ACT>(sums.value[i][j] + gate) * (sums.value[i][j + 4] + up);
+        y[static_cast<i64>(at) * N + column] = activate<ACT>(of_gate(sums.value[i][j])) * of_up(sums.value[i][j + 4]);
       }
     }
   }

@@ -411,8 +411,7 @@ LANE_DEVICE void gemm_rows(const GemvInput& x, const QuantizedResult& quantized,
   multiply_ring<F, S>(x, planes, planes, chosen.first, chosen.n);
   chosen.land();
   auto value = [&](int row, int column) {
-    float added = chosen.bias != nullptr ? load_constant(chosen.bias + chosen.first + column) : 0.f;
-    return GemmRowsSums<F, S>::total(row, column) + added;
+    return chosen.affine.column(chosen.first + column, chosen.n)(GemmRowsSums<F, S>::total(row, column));
   };
   write_block<S>(chosen.first, chosen.n, quantized, value, [&](int r, int c, float v) { chosen.store(r, c, v); });
 }
@@ -420,15 +419,15 @@ LANE_DEVICE void gemm_rows(const GemvInput& x, const QuantizedResult& quantized,
 // ---- launch.gemv_glu. ----
 
 template <typename F, GemmRowsShape S, int N, Activation ACT>
-LANE_DEVICE void gemm_rows_glu(const GemvInput& x, const u8* gate_weight, const u8* up_weight, const float* gate_bias,
-                               const float* up_bias, float* y, const QuantizedResult& quantized) {
+LANE_DEVICE void gemm_rows_glu(const GemvInput& x, const u8* gate_weight, const u8* up_weight, const Affine& gate_affine,
+                               const Affine& up_affine, float* y, const QuantizedResult& quantized) {
   let_successor_start();
   int first = blockIdx.x * S.columns();
   multiply_ring<F, S>(x, planes_of<F, N, S.k>(gate_weight), planes_of<F, N, S.k>(up_weight), first, N);
   auto value = [&](int row, int column) {
     float gate = GemmRowsSums<F, S>::total(row, column), up = GemmRowsSums<F, S>::total(row, S.columns() + column);
-    if (gate_bias != nullptr) gate += load_constant(gate_bias + first + column);
-    if (up_bias != nullptr) up += load_constant(up_bias + first + column);
+    gate = gate_affine.column(first + column, N)(gate);
+    up = up_affine.column(first + column, N)(up);
     return activate<ACT>(gate) * up;
   };
   write_block<S>(first, N, quantized, value, [&](int r, int c, float v) { y[static_cast<i64>(r) * N + c] = v; });

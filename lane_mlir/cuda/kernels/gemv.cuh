@@ -1,6 +1,6 @@
 // Products of a few rows by weights: launch.gemv, gemm_parts and gemv_glu of at most 16 rows.
 //
-//     y[r, j] = Σ_i x[r, i]·w[j, i] (+ bias[j])          x [m, k], w [n, k]
+//     y[r, j] = Σ_i x[r, i]·w[j, i], scaled and biased (Affine)          x [m, k], w [n, k]
 //
 // The weights are read once, at the speed of memory; everything else is arranged around that. A group of `lanes` lanes
 // shares `rows` rows of the weight: at every step each lane loads one unit of each of its rows, 16 bytes or more, `depth`
@@ -383,6 +383,27 @@ LANE_DEVICE void quantize_columns(const float* result, int first, int n, i8* wor
 
 // ---- launch.gemv and launch.gemm_parts. ----
 
+// What is done to the sum of one column: scale·sum + bias.
+struct AffineColumn {
+  float scale = 1.f, bias = 0.f;
+  LANE_DEVICE float operator()(float sum) const { return sum * scale + bias; }
+};
+
+// What is done to a product's sums: scale·Σ + bias[j], or, where `scaled_bias`, scale·(Σ + bias[j]).
+struct Affine {
+  const float* bias = nullptr;   // one for each column; 0 if there are none
+  const float* scale = nullptr;  // one value; 1 if there is none
+  bool scaled_bias = false;
+
+  // For column `at` of n: nobody writes what it loads.
+  LANE_DEVICE AffineColumn column(int at, int n) const {
+    AffineColumn column;
+    if (scale != nullptr) column.scale = load_constant(scale);
+    if (bias != nullptr && at < n) column.bias = load_constant(bias + at) * (scaled_bias ? column.scale : 1.f);
+    return column;
+  }
+};
+
 // One product: the format of its weight, N outputs a row, where they land.
 template <typename F, int N, Dst D = Dst{}, typename T = float>
 struct Product {
@@ -390,7 +411,7 @@ struct Product {
   using Type = T;
   static constexpr int n = N;
   const u8* weight;
-  const float* bias;
+  Affine affine;
   T* y;
   const int* param;
 
@@ -423,7 +444,7 @@ struct Chosen {
   int first = 0;
   int n = 0;
   const u8* weight = nullptr;
-  const float* bias = nullptr;
+  Affine affine;
 
   // Tile `tile` of all.
   LANE_DEVICE Chosen(int tile, const Products&... products) {
@@ -439,7 +460,7 @@ struct Chosen {
       first = tile * COLUMNS;
       n = P::n;
       weight = product.weight;
-      bias = product.bias;
+      affine = product.affine;
       y = product.y;
       param = product.param;
       begin = P::begin();
@@ -530,11 +551,9 @@ LANE_DEVICE void multiply_chosen(const GemvInput& x, const QuantizedResult& quan
   int column = chosen.first + group_column<S>();
   weight.start(chosen.template planes<F, S.k>(), column, chosen.n);
   Held<S> held(column);
-  float added[held.COUNT];
+  AffineColumn affine[held.COUNT];
 #pragma unroll
-  for (int i = 0; i < held.COUNT; i++) {
-    added[i] = chosen.bias != nullptr && held.column(i) < chosen.n ? load_constant(chosen.bias + held.column(i)) : 0.f;
-  }
+  for (int i = 0; i < held.COUNT; i++) affine[i] = chosen.affine.column(held.column(i), chosen.n);
   typename After::template Kept<S> kept;
   kept.load(after, chosen.first, chosen.n);
   wait_for_predecessor();
@@ -550,7 +569,7 @@ LANE_DEVICE void multiply_chosen(const GemvInput& x, const QuantizedResult& quan
   if constexpr (S.f32) {
 #pragma unroll
     for (int i = 0; i < held.COUNT; i++) {
-      if (held.owner && held.column(i) < chosen.n) chosen.store(held.row(i), held.column(i), weight.sum[i] + added[i]);
+      if (held.owner && held.column(i) < chosen.n) chosen.store(held.row(i), held.column(i), affine[i](weight.sum[i]));
     }
   }
   if constexpr (S.quant || S.held) {
@@ -558,7 +577,7 @@ LANE_DEVICE void multiply_chosen(const GemvInput& x, const QuantizedResult& quan
     __syncthreads();  // the activation is no longer read
 #pragma unroll
     for (int i = 0; i < held.COUNT; i++) {
-      if (held.owner) result[held.row(i) * COLUMNS + held.column(i) - chosen.first] = weight.sum[i] + added[i];
+      if (held.owner) result[held.row(i) * COLUMNS + held.column(i) - chosen.first] = affine[i](weight.sum[i]);
     }
     __syncthreads();
     if constexpr (S.quant) quantize_columns<S>(result, chosen.first, chosen.n, quantized.words, quantized.scales);
@@ -594,8 +613,8 @@ LANE_DEVICE void gemv(const GemvInput& x, const QuantizedResult& quantized, cons
 
 // y[r, j] = act(gate[r, j])·up[r, j] of two products with the same activation.
 template <typename GATE, typename UP, GemvShape S, int N, Activation ACT>
-LANE_DEVICE void gemv_glu(const GemvInput& x, const u8* gate_weight, const u8* up_weight, const float* gate_bias,
-                          const float* up_bias, float* y, const QuantizedResult& quantized) {
+LANE_DEVICE void gemv_glu(const GemvInput& x, const u8* gate_weight, const u8* up_weight, const Affine& gate_affine,
+                          const Affine& up_affine, float* y, const QuantizedResult& quantized) {
   constexpr int COLUMNS = S.columns();
   static_assert(GATE::UNIT == UP::UNIT, "both weights are read in units of the same size");
   let_successor_start();
@@ -605,12 +624,11 @@ LANE_DEVICE void gemv_glu(const GemvInput& x, const u8* gate_weight, const u8* u
   gate.start(planes_of<GATE, N, S.k>(gate_weight), column, N);
   up.start(planes_of<UP, N, S.k>(up_weight), column, N);
   Held<S> held(column);
-  float gate_added[held.COUNT], up_added[held.COUNT];
+  AffineColumn of_gate[held.COUNT], of_up[held.COUNT];
 #pragma unroll
   for (int i = 0; i < held.COUNT; i++) {
-    bool inside = held.column(i) < N;
-    gate_added[i] = gate_bias != nullptr && inside ? load_constant(gate_bias + held.column(i)) : 0.f;
-    up_added[i] = up_bias != nullptr && inside ? load_constant(up_bias + held.column(i)) : 0.f;
+    of_gate[i] = gate_affine.column(held.column(i), N);
+    of_up[i] = up_affine.column(held.column(i), N);
   }
   wait_for_predecessor();
   RowFactors<S> factors;
@@ -626,7 +644,7 @@ LANE_DEVICE void gemv_glu(const GemvInput& x, const u8* gate_weight, const u8* u
   if constexpr (S.quant) __syncthreads();  // the activation is no longer read
 #pragma unroll
   for (int i = 0; i < held.COUNT; i++) {
-    float value = activate<ACT>(gate.sum[i] + gate_added[i]) * (up.sum[i] + up_added[i]);
+    float value = activate<ACT>(of_gate[i](gate.sum[i])) * of_up[i](up.sum[i]);
     if (held.owner && held.column(i) < N) {
       if constexpr (S.f32) y[static_cast<i64>(held.row(i)) * N + held.column(i)] = value;
     }

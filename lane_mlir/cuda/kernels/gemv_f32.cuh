@@ -1,6 +1,6 @@
 // launch.gemv_f32: a product of a few rows by a weight of plain f32 values that is stored transposed.
 //
-//     y[r, j] = Σ_i x[r, i]·w[i, j] (+ bias[j])          x [m, k], w [k, n]
+//     y[r, j] = Σ_i x[r, i]·w[i, j], scaled and biased (Affine)          x [m, k], w [k, n]
 //
 // Such weights are small (a router, per-head gates), so what counts is how soon a block is done: a block takes 8 columns,
 // 4 rows of w a warp, and every thread loads AHEAD of its elements, all of them if they are no more, before it waits.
@@ -62,9 +62,9 @@ LANE_DEVICE void gemv_f32(const float* x, const P& product) {
   for (int at = threadIdx.x; at < S.m * COLUMNS; at += S.threads()) {
     int row = at / COLUMNS, to = first + at % COLUMNS;
     if (to >= N) continue;
-    float total = chosen.bias != nullptr ? load_constant(chosen.bias + to) : 0.f;
+    float total = 0.f;
     for (int warp = 0; warp < S.warps; warp++) total += partial[row][warp][at % COLUMNS];
-    chosen.store(row, to, total);
+    chosen.store(row, to, chosen.affine.column(to, N)(total));
   }
 }
 

@@ -19,7 +19,7 @@ from lane_mlir.cuda.kernels.gemv import QBLOCK, GemvSplit, split_gemv, staged_by
 from lane_mlir.cuda.layout import layout
 from lane_mlir.cuda.printer.kernel import Kernel, Printing, dst_of, element_type, refuse, struct
 from lane_mlir.cuda.printer.vectors import vector_width
-from lane_mlir.dialects.launch import GemmPartsOp, GemvGluOp, GemvOp, LaunchOp, Product, Tail
+from lane_mlir.dialects.launch import PLAIN, Affine, GemmPartsOp, GemvGluOp, GemvOp, LaunchOp, Product, Tail
 from lane_mlir.dialects.launch.operation import ceil_div
 from lane_mlir.formats import Format
 
@@ -90,13 +90,24 @@ class Multiplication:
 
 
 def product_of(printing: Printing, product: Product, suffix: str = "", y: str | None = None) -> str:
-    """A product with its buffers, `Product<Q8_0, 192, Dst{…}, float>{w, bias, y, row}`; `y`: where it lands instead."""
-    weight, bias = printing.weight(f"w{suffix}", product.w), printing.reads(f"bias{suffix}", product.bias)
+    """A product with its buffers, `Product<Q8_0, 192, Dst{…}, float>{w, {bias}, y, row}`; `y`: where it lands then."""
+    weight, affine = printing.weight(f"w{suffix}", product.w), affine_of(printing, product.affine, suffix)
     if y is not None:
-        return f"Product<{type_of(product.format)}, {product.n}>{{{weight}, {bias}, {y}, nullptr}}"
+        return f"Product<{type_of(product.format)}, {product.n}>{{{weight}, {affine}, {y}, nullptr}}"
     y, param = printing.writes(f"y{suffix}", product.y.buffer), printing.reads(f"row{suffix}", product.y.param)
     arguments = f"{type_of(product.format)}, {product.n}, {dst_of(product.y.dst)}, {element_type(product.y.buffer)}"
-    return f"Product<{arguments}>{{{weight}, {bias}, {y}, {param}}}"
+    return f"Product<{arguments}>{{{weight}, {affine}, {y}, {param}}}"
+
+
+def affine_of(printing: Printing, affine: Affine, suffix: str = "") -> str:
+    """What is done to the sums of a product, `{bias, scale, true}`: the fields of Affine in gemv.cuh that say more."""
+    if affine == PLAIN:
+        return "{}"
+    bias = printing.reads(f"bias{suffix}", affine.bias)
+    if affine.scale is None:
+        return f"{{{bias}}}"
+    scale = printing.reads(f"scale{suffix}", affine.scale)
+    return f"{{{bias}, {scale}{', true' if affine.scaled_bias else ''}}}"
 
 
 def type_of(format: Format) -> str:

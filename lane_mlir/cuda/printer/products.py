@@ -23,7 +23,16 @@ from lane_mlir.cuda.printer.kernel import (
     refuse,
     struct,
 )
-from lane_mlir.cuda.printer.multiplying import WARP, F32Tiles, Multiplication, Rows, Tiles, product_of, type_of
+from lane_mlir.cuda.printer.multiplying import (
+    WARP,
+    F32Tiles,
+    Multiplication,
+    Rows,
+    Tiles,
+    affine_of,
+    product_of,
+    type_of,
+)
 from lane_mlir.cuda.printer.vectors import quantize_apart, vector_width
 from lane_mlir.dialects.launch import (
     GemmPartsOp,
@@ -77,7 +86,7 @@ class Products:
         if isinstance(launch, GemmPartsOp):
             products = launch.each()
         else:
-            products = [Product(launch.w, launch.format.data, launch.target, launch.n.data, launch.bias)]
+            products = [Product(launch.w, launch.format.data, launch.target, launch.n.data, launch.affine)]
             f32, quant = launch.f32 is not None, launch.quant is not None
             if quant and not launch.target.dst.own:
                 raise refuse(launch, "it quantizes a result that is part of a buffer")
@@ -222,7 +231,8 @@ def _gate_activation(launch: GemvGluOp) -> str:
 
 def _glu_weights(launch: GemvGluOp, printing: Printing) -> str:
     weights = f"{printing.weight('w_gate', launch.wg)}, {printing.weight('w_up', launch.wu)}"
-    return f"{weights}, {printing.reads('bias_gate', launch.bg)}, {printing.reads('bias_up', launch.bu)}"
+    gate, up = affine_of(printing, launch.gate, "_gate"), affine_of(printing, launch.up, "_up")
+    return f"{weights}, Affine{gate}, Affine{up}"
 
 
 def _gated_in_f32(launch: GemvGluOp, printing: Printing, of: Multiplication) -> Sequence[Kernel]:
@@ -245,7 +255,7 @@ def _gated_in_f32(launch: GemvGluOp, printing: Printing, of: Multiplication) -> 
 def print_gemv_f32(launch: GemvF32Op, printing: Printing) -> Sequence[Kernel]:
     n, k, m = launch.n.data, launch.k.data, launch.m.data
     refuse_batched_rows(launch, launch.target)
-    product = Product(launch.w, Format.F32, launch.target, n, launch.bias)
+    product = Product(launch.w, Format.F32, launch.target, n, launch.affine)
     of = Multiplication(launch, Format.F32, launch.x, k, m)
     if buffer_of(launch.w).transposed is None:
         return Products(of, [product], per_warp=1).kernels(printing)

@@ -23,14 +23,14 @@
 // CHECK:      gemv_q4_k_1(const i8* x_words, const float* x_scales, const u8* w, const float* bias, float* y) {
 // CHECK-NEXT:   gemv<GemvShape{.k = 256, .m = 1, .words = 1, .lanes = 32, .rows = 1, .warps = 4, .depth = 1,
 // CHECK-NEXT:       .tile = 256}>(GemvInput{x_words, x_scales, nullptr}, QuantizedResult{}, NothingAfter{}, Product<Q4_K, 192,
-// CHECK-NEXT:       Dst{}, float>{w, bias, y, nullptr});
+// CHECK-NEXT:       Dst{}, float>{w, {bias}, y, nullptr});
 
 // CHECK:      // launch.gemm_parts %x by [%u into %q n = 64, %u into %k at row %pos pitch 64 n = 64] [q8_0, q8_0] (k = 256, m = 1)
 // CHECK-NEXT: // runs once: 32 blocks of 128 threads, 320 bytes of shared memory
 // CHECK-NEXT: extern "C"
 // CHECK-NEXT: gemv_parts_q8_0_2(const i8* x_words, const float* x_scales, const u8* w0, float* y0, const u8* w1, f16* y1,
 // CHECK-NEXT:     const int* row1) {
-// CHECK:      Dst{}, float>{w0, nullptr, y0, nullptr}, Product<Q8_0, 64, Dst{.row_pitch = 64}, f16>{w1, nullptr, y1, row1});
+// CHECK:      Dst{}, float>{w0, {}, y0, nullptr}, Product<Q8_0, 64, Dst{.row_pitch = 64}, f16>{w1, {}, y1, row1});
 
 launch.schedule @step target<h200, int8, cache = f16, state = f32> {
   %pos = launch.buffer "pos" i32[1] param plain

@@ -3,7 +3,7 @@
 // RUN: lane-opt %s -p 'fuse{held=gemv_bias remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WOULD
 // RUN: lane-opt %s -p 'fuse-gemv-bias{remarks=true}' -o /dev/null 2>&1 | filecheck %s --check-prefix=WHY
 
-// WOULD-COUNT-2: gemv_bias held on
+// WOULD-COUNT-8: gemv_bias held on
 // WOULD-NOT: gemv_bias held on
 // HELD-NOT: "gemv_bias"
 
@@ -74,6 +74,74 @@ func.func @scaled_before(%x: !x, %w: !w, %b: tensor<32xf32>) -> !y {
   %s = tg.scale %y by 2.0 : (!y) -> !y
   %z = tg.binary add %s, %b : (!y, tensor<32xf32>) -> !y
   func.return %z : !y
+}
+
+// CHECK-LABEL: func.func @scale(
+// CHECK-NEXT:    tg.fused "gemv_bias" {
+// CHECK-NEXT:      %[[Y:.+]] = tg.matmul[0] %x, %w
+// CHECK-NEXT:      tg.binary[1] mul %[[Y]], %s
+// WHY-NEXT: remark: @scale: gemv_bias fired on [0, 1]
+func.func @scale(%x: !x, %w: !w, %s: tensor<1xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %z = tg.binary mul %y, %s : (!y, tensor<1xf32>) -> !y
+  func.return %z : !y
+}
+
+// CHECK-LABEL: func.func @scale_then_bias(
+// CHECK-NEXT:    tg.fused "gemv_bias" {
+// CHECK-NEXT:      %[[Y:.+]] = tg.fused "gemv_bias" {
+// CHECK:           tg.binary[2] add %[[Y]], %b
+// WHY-NEXT: remark: @scale_then_bias: gemv_bias fired on [0, 1]
+// WHY-NEXT: remark: @scale_then_bias: gemv_bias fired on [0, 1, 2]
+func.func @scale_then_bias(%x: !x, %w: !w, %s: tensor<1xf32>, %b: tensor<32xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %z = tg.binary mul %y, %s : (!y, tensor<1xf32>) -> !y
+  %u = tg.binary add %z, %b : (!y, tensor<32xf32>) -> !y
+  func.return %u : !y
+}
+
+// CHECK-LABEL: func.func @bias_then_scale(
+// CHECK-NEXT:    tg.fused "gemv_bias" {
+// CHECK-NEXT:      %[[Y:.+]] = tg.fused "gemv_bias" {
+// CHECK:           tg.binary[2] mul %[[Y]], %s
+// WHY-NEXT: remark: @bias_then_scale: gemv_bias fired on [0, 1]
+// WHY-NEXT: remark: @bias_then_scale: gemv_bias fired on [0, 1, 2]
+func.func @bias_then_scale(%x: !x, %w: !w, %s: tensor<1xf32>, %b: tensor<32xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %z = tg.binary add %y, %b : (!y, tensor<32xf32>) -> !y
+  %u = tg.binary mul %z, %s : (!y, tensor<1xf32>) -> !y
+  func.return %u : !y
+}
+
+// CHECK-LABEL: func.func @two_scales(
+// CHECK-COUNT-1: "gemv_bias"
+// CHECK-NOT:     "gemv_bias"
+// WHY-NEXT: remark: @two_scales: gemv_bias fired on [0, 1]
+// WHY-NEXT: remark: @two_scales: gemv_bias refused on [0, 1, 2]: its parts are no product, a scale and a bias of it, and where it lands
+func.func @two_scales(%x: !x, %w: !w, %s: tensor<1xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %z = tg.binary mul %y, %s : (!y, tensor<1xf32>) -> !y
+  %u = tg.binary mul %z, %s : (!y, tensor<1xf32>) -> !y
+  func.return %u : !y
+}
+
+// A value added to all is neither.
+// CHECK-LABEL: func.func @one_value_added(
+// CHECK-NOT:     tg.fused
+func.func @one_value_added(%x: !x, %w: !w, %s: tensor<1xf32>) -> !y {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %z = tg.binary add %y, %s : (!y, tensor<1xf32>) -> !y
+  func.return %z : !y
+}
+
+// CHECK-LABEL: func.func @scale_through_a_view(
+// CHECK-NOT:     tg.fused
+// WHY-NEXT: remark: @scale_through_a_view: gemv_bias refused on [0, 1, 2]: view[1] stands between matmul[0] and its scale: the rows differ
+func.func @scale_through_a_view(%x: !x, %w: !w, %s: tensor<1xf32>) -> tensor<4x16xf32> {
+  %y = tg.matmul %x, %w : (!x, !w) -> !y
+  %v = tg.view %y from 0 : (!y) -> tensor<4x16xf32>
+  %z = tg.binary mul %v, %s : (tensor<4x16xf32>, tensor<1xf32>) -> tensor<4x16xf32>
+  func.return %z : tensor<4x16xf32>
 }
 
 // WHY-NOT: remark

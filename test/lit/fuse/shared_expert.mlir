@@ -154,7 +154,7 @@ func.func @gate_in_blocks(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %
 
 // CHECK-LABEL: func.func @biased(
 // CHECK-NOT:     "shared_expert"
-// WHY-NEXT: remark: @biased: shared_expert refused on [0, 1, 2, 3, 4, 5, 6, 7]: the kernel of a shared expert adds no bias
+// WHY-NEXT: remark: @biased: shared_expert refused on [0, 1, 2, 3, 4, 5, 6, 7]: the kernel of a shared expert neither scales its products nor adds a bias
 func.func @biased(%x: !x, %r: !router, %eg: !up, %eu: !up, %ed: !down, %sg: !w, %su: !w, %sd: !d,
                   %b: tensor<64xf32>) -> !x {
   %m = tg.moe %x router %r gate %eg up %eu down %ed used 2 of groups 1 / 1 by softmax scale 1.0 silu

@@ -31,6 +31,8 @@ launch.schedule @ops target<h200, int8, cache = f16, state = bf16> arena 1048576
   %wt = launch.buffer "wt" f32[8x128] constant #launch.tensor<"blk.0.ffn_gate_inp.weight", f32> transposed plain
   // CHECK-NEXT: %wb = launch.buffer "wb" f32[2x128] constant #launch.tensor<"blk.0.b.weight", f32> plain
   %wb = launch.buffer "wb" f32[2x128] constant #launch.tensor<"blk.0.b.weight", f32> plain
+  // CHECK-NEXT: %one = launch.buffer "one" f32[1] constant #launch.tensor<"blk.0.attn_q.scale", f32> plain
+  %one = launch.buffer "one" f32[1] constant #launch.tensor<"blk.0.attn_q.scale", f32> plain
   // CHECK-NEXT: %b128 = launch.buffer "b128" f32[128] constant #launch.tensor<"blk.0.attn_q.bias", f32> plain
   %b128 = launch.buffer "b128" f32[128] constant #launch.tensor<"blk.0.attn_q.bias", f32> plain
   // CHECK-NEXT: %b64 = launch.buffer "b64" f32[64] constant #launch.tensor<"blk.0.attn_k.bias", f32> plain
@@ -119,6 +121,12 @@ launch.schedule @ops target<h200, int8, cache = f16, state = bf16> arena 1048576
   launch.gemv %x by %wk<q4_k> into %kc at row %pos pitch 64 (k = 128, n = 64, m = 1) f32 by [row_write]
   // CHECK-NEXT: launch.gemv %x by %wk<q4_k> into %kc at row 3 pitch 64 (k = 128, n = 64, m = 1) f32
   launch.gemv %x by %wk<q4_k> into %kc at row 3 pitch 64 (k = 128, n = 64, m = 1) f32
+  // CHECK-NEXT: launch.gemv %x by %w<q4_k> scale %one into %y (k = 128, n = 128, m = 1) f32
+  launch.gemv %x by %w<q4_k> scale %one into %y (k = 128, n = 128, m = 1) f32
+  // CHECK-NEXT: launch.gemv %x by %w<q4_k> scale %one bias %b128 into %y (k = 128, n = 128, m = 1) f32
+  launch.gemv %x by %w<q4_k> scale %one bias %b128 into %y (k = 128, n = 128, m = 1) f32
+  // CHECK-NEXT: launch.gemv %x by %w<q4_k> scale %one bias %b128 scaled_bias into %y (k = 128, n = 128, m = 1) f32
+  launch.gemv %x by %w<q4_k> scale %one bias %b128 scaled_bias into %y (k = 128, n = 128, m = 1) f32
   // CHECK-NEXT: launch.gemv %x by %wk<q4_k> into %wide every 192 from 128 (k = 128, n = 64, m = 1) f32
   launch.gemv %x by %wk<q4_k> into %wide every 192 from 128 (k = 128, n = 64, m = 1) f32
   // CHECK-NEXT: launch.gemv %chunk by %w<q4_k> into %y (k = 128, n = 128, m = 1) tail 15 of 16 f32
@@ -133,6 +141,10 @@ launch.schedule @ops target<h200, int8, cache = f16, state = bf16> arena 1048576
   launch.gemm_parts %x by [%w bias %b128 into %y n = 128, %wk into %kc at row %pos pitch 64 n = 64, %wk into %wide every 192 from 64 n = 64] [q4_k, q4_k, q4_k] (k = 128, m = 1) per_warp = 2 covers [8, 9] by [gemv_parts, rows_a_warp, rows_a_warp]
   // CHECK-NEXT: launch.gemm_parts %chunk by [%w into %y n = 128] [q4_k] (k = 128, m = 1) tail 15 of 16
   launch.gemm_parts %chunk by [%w into %y n = 128] [q4_k] (k = 128, m = 1) tail 15 of 16
+  // CHECK-NEXT: launch.gemm_parts %x by [%w scale %one into %y n = 128, %w scale %one bias %b128 scaled_bias into %z n = 128] [q4_k, q4_k] (k = 128, m = 1)
+  launch.gemm_parts %x by [%w scale %one into %y n = 128, %w scale %one bias %b128 scaled_bias into %z n = 128] [q4_k, q4_k] (k = 128, m = 1)
+  // CHECK-NEXT: launch.gemv_glu %x by %w, %w [q4_k, q4_k] gate_scale %one gate_bias %b128 gate_scaled_bias up_scale %one into %y (k = 128, n = 128, m = 1) f32
+  launch.gemv_glu %x by %w, %w [q4_k, q4_k] gate_scale %one gate_bias %b128 gate_scaled_bias up_scale %one into %y (k = 128, n = 128, m = 1) f32
   // CHECK-NEXT: launch.gemv_glu %x by %w, %w [q4_k, q4_k] into %y (k = 128, n = 128, m = 1) f32 by [glu_pair]
   launch.gemv_glu %x by %w, %w [q4_k, q4_k] into %y (k = 128, n = 128, m = 1) f32 by [glu_pair]
   // CHECK-NEXT: launch.gemv_glu %x by %w, %w [q4_k, q4_k] gate_bias %b128 up_bias %b128 act gelu_tanh into %z (k = 128, n = 128, m = 1) per_warp = 2 quant batch

@@ -43,7 +43,7 @@ func.func @no_embed_norm(%x: !x) -> !x {
 
 !x = tensor<1x64xf32>
 
-// CHECK: no kernel for "gemv_bias"[0], which computes %y: its parts are no product, its bias and where it lands
+// CHECK: no kernel for "gemv_bias"[0], which computes %y: its parts are no product, a scale and a bias of it, and where it lands
 func.func @no_gemv_bias(%x: !x) -> !x {
   %y = tg.fused "gemv_bias" {
     %a = tg.unary silu %x : (!x) -> !x

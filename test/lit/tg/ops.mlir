@@ -76,8 +76,8 @@ func.func @mixture(%x: tensor<2x32xf32>, %q8: tensor<2x32xf32, #tg.quantized<int
   func.return
 }
 
-// CHECK: func.func @rows(%x: tensor<2x32xf32>, %w: tensor<32xf32>, %row: tensor<1x32xf32>, %column: tensor<2x1xf32>) {
-func.func @rows(%x: tensor<2x32xf32>, %w: tensor<32xf32>, %row: tensor<1x32xf32>, %column: tensor<2x1xf32>) {
+// CHECK: func.func @rows(%x: tensor<2x32xf32>, %w: tensor<32xf32>, %row: tensor<1x32xf32>, %column: tensor<2x1xf32>, %one: tensor<1xf32>) {
+func.func @rows(%x: tensor<2x32xf32>, %w: tensor<32xf32>, %row: tensor<1x32xf32>, %column: tensor<2x1xf32>, %one: tensor<1xf32>) {
   // CHECK-NEXT: %rms = tg.rms_norm %x eps 1.000000e-05 : (tensor<2x32xf32>) -> tensor<2x32xf32>
   %rms = tg.rms_norm %x eps 1.000000e-05 : (tensor<2x32xf32>) -> tensor<2x32xf32>
   // CHECK-NEXT: %rms2 = tg.rms_norm[10] %x weight %w eps 1.000000e-06 {note = "weighted"} : (tensor<2x32xf32>, tensor<32xf32>) -> tensor<2x32xf32>
@@ -98,6 +98,8 @@ func.func @rows(%x: tensor<2x32xf32>, %w: tensor<32xf32>, %row: tensor<1x32xf32>
   %mul = tg.binary mul %x, %row : (tensor<2x32xf32>, tensor<1x32xf32>) -> tensor<2x32xf32>
   // CHECK-NEXT: %div = tg.binary div %x, %column : (tensor<2x32xf32>, tensor<2x1xf32>) -> tensor<2x32xf32>
   %div = tg.binary div %x, %column : (tensor<2x32xf32>, tensor<2x1xf32>) -> tensor<2x32xf32>
+  // CHECK-NEXT: %by = tg.binary mul %x, %one : (tensor<2x32xf32>, tensor<1xf32>) -> tensor<2x32xf32>
+  %by = tg.binary mul %x, %one : (tensor<2x32xf32>, tensor<1xf32>) -> tensor<2x32xf32>
   // CHECK-NEXT: %silu = tg.unary silu %x : (tensor<2x32xf32>) -> tensor<2x32xf32>
   %silu = tg.unary silu %x : (tensor<2x32xf32>) -> tensor<2x32xf32>
   // CHECK-NEXT: %gelu = tg.unary[14] gelu %x {note = "exact"} : (tensor<2x32xf32>) -> tensor<2x32xf32>
