@@ -34,3 +34,8 @@ def test_launches_of_a_layer(found: list[Compiled]):
     for model in ("llama-f32", "llama-Q8_0", "llama-Q4_K_M", "llama-moe-Q4_K_M", "qwen3-Q8_0", "qwen3moe-moe-Q4_K_M"):
         assert len(decode[model]) == 2
         assert max(decode[model]) <= 5
+
+
+def test_a_small_gate_in_f32_has_a_kernel_of_its_own(found: list[Compiled]):
+    (one,) = (one for one in found if one.model == "qwen3next-moe-Q4_K_M-f32-gates")
+    assert one.schedule.census()["gemv_f32"] == 1
