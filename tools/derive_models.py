@@ -1,5 +1,5 @@
 """
-derive_models: variants of the tiny models with other formats, in which rules fire that fire in no such file.
+derive_models: variants of the tiny models with other formats, which have rules and launches that no such file has.
 
 What the reference engine computes of a file stays true of a variant that holds the same values.
 `python -m lane_mlir.tools.derive_models MODELS FOLDER` writes them and prints the path of each.
@@ -36,7 +36,7 @@ class Variant:
 
 def _gates_in_f32(tensor: ReaderTensor) -> Stored:
     """The same values; the products before the gates of the delta rule in f32."""
-    if tensor.name.endswith(("ssm_alpha.weight", "ssm_beta.weight")):
+    if tensor.name.endswith(("ssm_alpha.weight", "ssm_beta.weight", "ssm_ba.weight")):
         return quants.dequantize(tensor.data, tensor.tensor_type), GGMLQuantizationType.F32
     return tensor.data, tensor.tensor_type
 
@@ -50,6 +50,7 @@ def _in_q8_0(tensor: ReaderTensor) -> Stored:
 
 VARIANTS: Sequence[Variant] = (
     Variant("qwen35moe-moe-Q4_K_M-f32-gates", "qwen35moe-moe-Q4_K_M", _gates_in_f32),
+    Variant("qwen3next-moe-Q4_K_M-f32-gates", "qwen3next-moe-Q4_K_M", _gates_in_f32),
     Variant("llama-Q8_0", "llama-f32", _in_q8_0),
 )
 

@@ -132,8 +132,8 @@ def compile_all(models: Path) -> list[Compiled]:
 _INTRODUCTION = f"""
 Written by `make docs`; do not edit. Every figure is of a step under int8 numerics for the default chip, context
 {CONTEXT}, of the tiny models in `test/data/models` (two layers each, unless the table of launches says more) and of
-variants of two of them (`tools/derive_models.py`): products before the gates of the delta rule in f32, and all weights
-in q8_0.
+variants of three of them (`tools/derive_models.py`): products before the gates of the delta rule in f32, and all
+weights in q8_0.
 
 First come the rules of the table, in its order; then the others. These act on launches, in `plan`, all others on the
 graph: {", ".join(ON_LAUNCHES)}. After the other rules of the table and fused_quant apply {" and ".join(LATE)}.

@@ -111,7 +111,7 @@ def _attention(layer: Layer, x: SSAValue, rotation: Rotation, shape: _Latent) ->
         c = layer.linear(c, "attn_kv_b", heads * (shape.key + shape.value))
     if absorbed:
         # The weight of keys meets the queries of all sequences at once.
-        k_b = layer.constant("attn_k_b.weight", heads, shape.latent, shape.key)
+        k_b = layer.projection("attn_k_b.weight", heads, shape.latent, shape.key)
         own = layer.emit(HeadMatmulOp(own, k_b), "attn_k_b.weight", "attn_q.latent")
 
     def attend(layer: Layer, q: SSAValue, kv: SSAValue, own: SSAValue, c: SSAValue) -> SSAValue:
@@ -127,7 +127,7 @@ def _attention(layer: Layer, x: SSAValue, rotation: Rotation, shape: _Latent) ->
 
     y = layer.each_sequence(attend, q, kv, own, c, role="attention")
     if absorbed:
-        v_b = layer.constant("attn_v_b.weight", heads, shape.value, shape.latent)
+        v_b = layer.projection("attn_v_b.weight", heads, shape.value, shape.latent)
         y = layer.emit(HeadMatmulOp(y, v_b), "attn_v_b.weight", "attention.value")
     return layer.linear(y, "attn_output", layer.model.width)
 
@@ -170,8 +170,8 @@ def _absorbed(layer: Layer, query: _Query, cache: SSAValue, shape: _Latent) -> S
 def _expanded(layer: Layer, query: _Query, cache: SSAValue, shape: _Latent) -> SSAValue:
     """Keys and values of every head from the latent part of each cached row."""
     heads, position = query.heads, layer.position
-    k_b = layer.constant("attn_k_b.weight", heads, shape.latent, shape.key)
-    v_b = layer.constant("attn_v_b.weight", heads, shape.value, shape.latent)
+    k_b = layer.projection("attn_k_b.weight", heads, shape.latent, shape.key)
+    v_b = layer.projection("attn_v_b.weight", heads, shape.value, shape.latent)
     c = _part(layer, cache, 0, shape.latent, "attn_kv.latents")
     r = _part(layer, cache, shape.latent, shape.rotated, "attn_k.tails")
     keys = HeadMatmulOp(c, k_b, position, shared=True, transposed=True)

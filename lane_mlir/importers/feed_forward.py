@@ -91,9 +91,9 @@ def mixture(
     moe = MoeOp(
         x,
         layer.constant("ffn_gate_inp.weight", experts, d),
-        layer.constant("ffn_gate_exps.weight", experts, hidden, d),
-        layer.constant("ffn_up_exps.weight", experts, hidden, d),
-        layer.constant("ffn_down_exps.weight", experts, d, hidden),
+        layer.projection("ffn_gate_exps.weight", experts, hidden, d),
+        layer.projection("ffn_up_exps.weight", experts, hidden, d),
+        layer.projection("ffn_down_exps.weight", experts, d, hidden),
         used=used,
         scoring=scoring,
         renormalize=renormalize,
@@ -119,7 +119,7 @@ def with_shared_expert(layer: Layer, x: SSAValue, routed: SSAValue, hidden: int,
     """
     y = gated(layer, x, hidden=hidden, suffix="_shexp")
     if is_gated:
-        gate = layer.unary(Activation.SIGMOID, layer.linear(x, "ffn_gate_inp_shexp", 1), "ffn_shexp_gate")
+        gate = layer.unary(Activation.SIGMOID, layer.gate(x, "ffn_gate_inp_shexp", 1), "ffn_shexp_gate")
         y = layer.multiply(y, gate, "ffn_shexp_gated")
     return layer.add(routed, y, "ffn_shexp_sum")
 

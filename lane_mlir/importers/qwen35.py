@@ -41,7 +41,7 @@ def qwen35(step: Step) -> SSAValue:
 
 
 def _gates(layer: Layer, x: SSAValue, value_heads: int) -> tuple[SSAValue, SSAValue]:
-    return layer.linear(x, "ssm_beta", value_heads), layer.linear(x, "ssm_alpha", value_heads)
+    return layer.gate(x, "ssm_beta", value_heads), layer.gate(x, "ssm_alpha", value_heads)
 
 
 @row_by_row

@@ -38,7 +38,7 @@ def qwen3next(step: Step) -> SSAValue:
 def _gates(layer: Layer, x: SSAValue, value_heads: int) -> tuple[SSAValue, SSAValue]:
     """Beta and decay stand together for each key head: one column for each of its value heads, then the other."""
     key_heads = layer.model.size("ssm.group_count")
-    both = layer.linear(x, "ssm_ba", 2 * value_heads)
+    both = layer.gate(x, "ssm_ba", 2 * value_heads)
     each = value_heads // key_heads
     return layer.columns(both, 0, each, "delta_b", key_heads), layer.columns(both, each, each, "delta_a", key_heads)
 

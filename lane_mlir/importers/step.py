@@ -119,20 +119,35 @@ class Scope:
 
     def constant(self, tensor: str, *shape: int) -> SSAValue:
         """
-        A tensor of the checkpoint, in the format it is stored in.
+        A tensor of the checkpoint, in the format it is stored in: plain values where that is f32.
 
         The file does not tell leading dimensions of 1 from none: the constant has those of the shape that is asked for.
         """
+        return self._constant(tensor, shape, is_projection=False)
+
+    def projection(self, tensor: str, *shape: int) -> SSAValue:
+        """
+        The weight of a projection, or of several: rows of the format it is stored in, f32 like every other.
+
+        As plain values a weight is read by kernels for few output columns, which keep it transposed, and which no rule
+        fuses with what stands around them.
+        """
+        return self._constant(tensor, shape, is_projection=True)
+
+    def _constant(self, tensor: str, shape: tuple[int, ...], *, is_projection: bool) -> SSAValue:
         name = self.prefix + tensor
         stored = self.model.checkpoint.tensor(name)
         shape = shape or stored.shape
         if _core(stored.shape) != _core(shape):
             # Refuses, naming both shapes.
             self.model.checkpoint.tensor(name, *shape)
+        if self.step.projections.setdefault(name, is_projection) is not is_projection:
+            raise ValueError(f"the importer takes '{name}' as the weight of a projection here, and otherwise there")
         known = self.step.constants.get((name, shape))
         if known is not None:
             return known
-        encoding = NoneAttr() if stored.format is Format.F32 else RowsAttr(stored.format)
+        is_plain = stored.format is Format.F32 and not is_projection
+        encoding = NoneAttr() if is_plain else RowsAttr(stored.format)
         constant = self.emit(ConstantOp(name, TensorType(f32, shape, encoding)), tensor)
         self.step.constants[name, shape] = constant
         return constant
@@ -159,14 +174,24 @@ class Scope:
 
     def linear(self, x: SSAValue, role: str, columns: int, *, scaled_bias: bool = False) -> SSAValue:
         """
-        x·wᵀ of the tensor `role.weight`, times `role.scale` and plus `role.bias` where the file has them; where
-        `scaled_bias`, the sum of product and bias is what is scaled.
+        The projection x·wᵀ of the tensor `role.weight`, times `role.scale` and plus `role.bias` where the file has
+        them; where `scaled_bias`, the sum of product and bias is what is scaled.
         """
-        w = self.constant(f"{role}.weight", columns, shape_of(x)[1])
+        w = self.projection(f"{role}.weight", columns, shape_of(x)[1])
+        return self._linear(x, w, role, scaled_bias=scaled_bias)
+
+    def gate(self, x: SSAValue, role: str, columns: int) -> SSAValue:
+        """
+        As `linear`, for one column a head or an expert, or a single one: a weight stored as f32 is plain values, for
+        the kernels of few output columns.
+        """
+        return self._linear(x, self.constant(f"{role}.weight", columns, shape_of(x)[1]), role)
+
+    def _linear(self, x: SSAValue, w: SSAValue, role: str, *, scaled_bias: bool = False) -> SSAValue:
         y = self.emit(MatmulOp(x, w), f"{role}.weight", role)
         if not scaled_bias:
             y = self._scaled(y, role)
-        bias = self.optional_plain(f"{role}.bias", columns)
+        bias = self.optional_plain(f"{role}.bias", shape_of(w)[0])
         if bias is not None:
             y = self.add(y, bias, f"{role}.bias")
         return self._scaled(y, role) if scaled_bias else y
@@ -184,7 +209,7 @@ class Scope:
     def linear_parts(self, x: SSAValue, fused: str, parts: Mapping[str, int]) -> tuple[SSAValue, ...]:
         """The products of x by runs of rows of one tensor, `fused.weight`: as many columns each as `parts` says."""
         width = shape_of(x)[1]
-        w = self.constant(f"{fused}.weight", sum(parts.values()), width)
+        w = self.projection(f"{fused}.weight", sum(parts.values()), width)
         products: list[SSAValue] = []
         first = 0
         for role, columns in parts.items():
@@ -326,6 +351,8 @@ class Step(Scope):
         self.target = target
         self.block = Block()
         self.constants: dict[tuple[str, tuple[int, ...]], SSAValue] = {}
+        self.projections: dict[str, bool] = {}
+        """Whether a tensor is the weight of a projection: it is stored in one way for all that read it."""
         self.optional_tensors: dict[str, dict[str, bool]] = {}
         self.state_bytes = 0
         """Bytes of the caches and the state, as the target stores them."""
@@ -356,7 +383,7 @@ class Step(Scope):
     def embedding(self) -> SSAValue:
         """The embedding of each token."""
         model = self.model
-        table = self.constant("token_embd.weight", model.vocabulary, model.width)
+        table = self.projection("token_embd.weight", model.vocabulary, model.width)
         result = TensorType(f32, (self.rows * self.sequences, model.width))
         return self.emit(GatherOp(table, self.token, result), "token_embd.weight", "token_embd")
 
@@ -396,7 +423,7 @@ class Step(Scope):
         vocabulary = self.model.vocabulary
         if self.has("output.weight"):
             return self.linear(x, "output", vocabulary)
-        table = self.constant("token_embd.weight", vocabulary, self.model.width)
+        table = self.projection("token_embd.weight", vocabulary, self.model.width)
         return self.emit(MatmulOp(x, table), "token_embd.weight", "output")
 
     def close(self, logits: SSAValue) -> ModuleOp:

@@ -29,6 +29,7 @@ from lane_mlir.dialects.launch import (
     buffer_of,
     holder,
 )
+from lane_mlir.dialects.launch.multiplying import multiplies_in_int8
 from lane_mlir.dialects.tg import Numerics
 from lane_mlir.passes.fuse.report import Decision, Report
 from lane_mlir.passes.plan.errors import named
@@ -70,8 +71,9 @@ def defer_norms(schedule: ScheduleOp, numerics: Numerics, report: Report, *, hel
 
 
 def _in_tiles(product: Product, numerics: Numerics) -> bool:
-    """Whether the rows of a product are too many for the matrix-vector kernels, or better off on tensor cores."""
-    most = GEMV_ROWS if numerics is Numerics.DEQUANT else GEMV_MMA_MIN_ROWS - 1
+    """Whether the rows of a product are too many for the matrix-vector kernels, or better off on int8 tensor cores."""
+    formats = [product.format.data] if isinstance(product, GemvOp) else list(product.formats.data)
+    most = GEMV_MMA_MIN_ROWS - 1 if multiplies_in_int8(numerics, *formats) else GEMV_ROWS
     return product.m.data > most
 
 

@@ -25,6 +25,7 @@ from lane_mlir.diagnostics import LaneError
 from lane_mlir.dialects.launch import ScheduleOp
 from lane_mlir.runtime.recipe import Recipe
 from lane_mlir.target import make_target
+from lane_mlir.tools.derive_models import VARIANTS, Variant, derive
 
 MODELS = sorted((Path(__file__).parent.parent / "data" / "models").glob("*.gguf"))
 NUMERICS = ("dequant", "int8", "two_pass_int8")
@@ -114,9 +115,7 @@ def definitions(model: Path) -> tuple[str, list[Definition]]:
     return "\n".join(includes) + f"\n\n{USING}", found
 
 
-@needs_nvrtc
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.stem)
-def test_units_compile(claims: Claims, model: Path):
+def compile_units(claims: Claims, model: Path) -> None:
     """
     Every kernel of every unit passes the front end for every architecture; for the first a cubin is made of every form
     of kernel, for the others of those that decode in int8; each once, whichever model has it first.
@@ -137,6 +136,19 @@ def test_units_compile(claims: Claims, model: Path):
         new = [d.text for d in fresh if d.anonymous not in passed]
         if new:
             compile_unit(head + "".join(new), CompileOptions(arch, front_end_only=True))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.stem)
+def test_units_compile(claims: Claims, model: Path):
+    compile_units(claims, model)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_units_of_variants_compile(claims: Claims, variant: Variant, tmp_path: Path):
+    """No tiny model has small gates in f32, for which there are kernels."""
+    compile_units(claims, derive(variant, MODELS[0].parent, tmp_path))
 
 
 @pytest.mark.parametrize("rows", ROWS)

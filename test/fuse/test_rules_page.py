@@ -31,6 +31,11 @@ def test_launches_of_a_layer(found: list[Compiled]):
     """Under int8: a fold of q, k and v, attention, its product with a norm, the gated pair, its product with a norm."""
     decode = {one.model: launches_of_layers(one) for one in found if one.kind is DECODE}
     # In the Q4_K_M files v is stored in another format than q and k in some layers.
-    for model in ("llama-Q8_0", "llama-Q4_K_M", "llama-moe-Q4_K_M", "qwen3-Q8_0", "qwen3moe-moe-Q4_K_M"):
+    for model in ("llama-f32", "llama-Q8_0", "llama-Q4_K_M", "llama-moe-Q4_K_M", "qwen3-Q8_0", "qwen3moe-moe-Q4_K_M"):
         assert len(decode[model]) == 2
         assert max(decode[model]) <= 5
+
+
+def test_a_small_gate_in_f32_has_a_kernel_of_its_own(found: list[Compiled]):
+    (one,) = (one for one in found if one.model == "qwen3next-moe-Q4_K_M-f32-gates")
+    assert one.schedule.census()["gemv_f32"] == 1

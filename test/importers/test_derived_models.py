@@ -23,11 +23,20 @@ def variant(models: Path, tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: derive(next(v for v in VARIANTS if v.name == name), models, tmp_path)
 
 
-def test_gates_in_f32(variant: Callable[[str], Path], logits: Callable[..., Any], reference: Callable[..., Any]):
-    path = variant("qwen35moe-moe-Q4_K_M-f32-gates")
+@pytest.mark.parametrize(
+    ("source", "gates"), [("qwen35moe-moe-Q4_K_M", ("alpha", "beta")), ("qwen3next-moe-Q4_K_M", ("ba",))]
+)
+def test_gates_in_f32(
+    variant: Callable[[str], Path],
+    logits: Callable[..., Any],
+    reference: Callable[..., Any],
+    source: str,
+    gates: tuple[str, ...],
+):
+    path = variant(f"{source}-f32-gates")
     tensors = Checkpoint.open(path).tensors
-    assert {tensors[f"blk.0.ssm_{name}.weight"].format for name in ("alpha", "beta")} == {Format.F32}
-    tokens, want = reference("qwen35moe-moe-Q4_K_M", "")
+    assert {tensors[f"blk.0.ssm_{name}.weight"].format for name in gates} == {Format.F32}
+    tokens, want = reference(source, "")
     got = logits(path, tokens, 1)
     assert np.linalg.norm(got - want) < TOLERANCE * np.linalg.norm(want)
 

@@ -18,12 +18,17 @@ from lane_mlir.dialects.tg import (
     Numerics,
     Precision,
     RopeTableOp,
+    RowsAttr,
     TargetAttr,
+    encoding_of,
     shape_of,
 )
 from lane_mlir.dialects.tg.step import arguments, target_of, verify_step
 from lane_mlir.eval.step import the_step
+from lane_mlir.formats import Format
 from lane_mlir.importers import import_step
+from lane_mlir.importers.model import Model
+from lane_mlir.importers.step import Step
 
 LLAMA = "llama-Q4_K_M"
 
@@ -105,6 +110,35 @@ def test_the_head_is_the_table_only_where_there_is_no_other(edited: Callable[...
     constants = [op.tensor.data for op in step.body.block.ops if isinstance(op, ConstantOp)]
     assert constants.count("token_embd.weight") == 1
     assert ("output.weight" in constants) != tied
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_projections_are_rows_in_f32_too(edited: Callable[..., Path], tied: bool) -> None:
+    """The table one constant, whether it is the head as well or not; norms plain values."""
+    step = step_of(edited("llama-f32", without_tensors=["output.weight"] if tied else []))
+    stored = [(op.tensor.data, encoding_of(op.result)) for op in step.body.block.ops if isinstance(op, ConstantOp)]
+    assert len(dict(stored)) == len(stored)
+    plain = {name for name, encoding in stored if encoding is None}
+    assert plain == {name for name, _ in stored if "norm" in name}
+    assert {encoding for name, encoding in stored if name not in plain} == {RowsAttr(Format.F32)}
+
+
+def test_gates_are_plain_values_where_they_are_stored_so(edited: Callable[..., Path]) -> None:
+    """The experts' scores, the gate of the shared expert, and those of the delta rule."""
+    gates = ("ssm_alpha", "ssm_beta", "ffn_gate_inp", "ffn_gate_inp_shexp")
+    names = [f"blk.0.{gate}.weight" for gate in gates]
+    path = edited("qwen35moe-moe-Q4_K_M")
+    tensors = Checkpoint.open(path).tensors
+    path = edited("qwen35moe-moe-Q4_K_M", tensors={name: tensors[name].values() for name in names})
+    found = {op.tensor.data: op.result for op in step_of(path).body.block.ops if isinstance(op, ConstantOp)}
+    assert {encoding_of(found[name]) for name in names} == {None}
+
+
+def test_a_tensor_is_stored_in_one_way(model: Callable[[str], Path]) -> None:
+    step = Step(Model(Checkpoint.open(model("llama-f32"))), rows=1, context=8, logits="last", target=TargetAttr())
+    step.projection("output.weight")
+    with pytest.raises(ValueError, match=r"'output\.weight' as the weight of a projection here, and otherwise there"):
+        step.constant("output.weight", 128, 256)
 
 
 @pytest.mark.parametrize(

@@ -192,12 +192,12 @@ def test_decisions(model: str, capsys: pytest.CaptureFixture[str]):
 
 
 def test_why(models: Path, capsys: pytest.CaptureFixture[str]):
-    """In f32, no kernel has both products of a pair."""
-    step = step_of(capsys, str(models / "llama-f32.gguf"))
-    refused = [d for d in step["decisions"] if d["outcome"] == "refused" and d["rule"] == "glu_pair"]
+    """A scale stands between every product and the norm of its branch."""
+    path, rule = str(models / "granite-Q4_0.gguf"), "gemv_norm_epilogue"
+    refused = [d for d in step_of(capsys, path)["decisions"] if d["outcome"] == "refused" and d["rule"] == rule]
     assert refused
-    out = run(capsys, str(models / "llama-f32.gguf"), "--why", "glu_pair")
-    assert out.startswith(f"step step: glu_pair fired 0 times, was refused {len(refused)} times and held 0 times")
+    out = run(capsys, path, "--why", rule)
+    assert out.startswith(f"step step: {rule} fired 0 times, was refused {len(refused)} times and held 0 times")
     for decision in refused:
         assert decision["reason"] in out
         assert decision["where"] in out

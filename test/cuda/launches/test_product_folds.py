@@ -60,6 +60,28 @@ def test_readers_divide_what_a_norm_has_left_undivided(
     ).check(QUOTIENTS)  # fmt: skip
 
 
+@pytest.mark.parametrize("m", [1, 8, 16])
+def test_weights_in_f32_norm_and_divide_in_all_rows_of_a_batch(
+    compare: Any, random: Any, activation: Any, rows: Any, out: Any, m: int
+):
+    """Under int8 numerics too: products by such weights leave no rows to tensor cores."""
+    undivided = "%o over rms %squares eps = 0.25"
+    got = compare(
+        f"""launch.fold {{
+          launch.gemv %x by %w<f32> into %y (k = 256, n = 288, m = {m}) f32 batch
+          launch.norm %y add %r sum %s squares %squares weight %g out %o (rows = {m}, cols = 288) eps = 0.25 f32
+        }}
+        launch.gemm_parts {undivided} by [%w1 bias %b into %y1 n = 64, %w2 into %y2 n = 40] [f32, f32] (k = 288, m = {m}) batch
+        launch.gemv_glu {undivided} by %w1, %w3 [f32, f32] into %y3 (k = 288, n = 64, m = {m}) f32 batch
+        """,
+        numerics="int8", x=activation(random(m, 256)), w=rows(Format.F32, 288, 256), r=random(m, 288), g=random(288),
+        w1=rows(Format.F32, 64, 288), w2=rows(Format.F32, 40, 288), w3=rows(Format.F32, 64, 288), b=random(64),
+        y=out((m, 288)), s=out((m, 288)), o=out((m, 288)), squares=out((m, 9)),
+        y1=out((m, 64)), y2=out((m, 40)), y3=out((m, 64)),
+    ).check(QUOTIENTS)  # fmt: skip
+    assert [use.kernel.name for use in got.unit.uses] == ["gemv_f32", "gemv_parts_f32", "gemv_glu_f32"]
+
+
 def test_a_row_that_is_not_divided_by_its_readers_is_normed_by_a_kernel_of_its_own(
     compare: Any, random: Any, activation: Any, rows: Any, out: Any
 ):

@@ -5,15 +5,15 @@
 // CHECK:       builtin.module attributes {tg.target = #tg.target<h200, dequant, cache = f32, state = f32>} {
 // CHECK-NEXT:    func.func @step(%token: memref<1xi32> {tg.arg = #tg.arg<token, 0, "token">}, %position: memref<1xi32> {tg.arg = #tg.arg<position, 0, "position">}, %blk.0.k: memref<64x128xf32> {tg.arg = #tg.arg<kv_cache, 0, "blk.0.k">}, %blk.0.v: memref<64x128xf32> {tg.arg = #tg.arg<kv_cache, 0, "blk.0.v">}, {{.*}}) -> (tensor<1x128xf32>, tensor<1xi32>) {
 // CHECK-NEXT:      %rope_cos, %rope_sin = tg.rope_table base 1{{.*}} -> tensor<64x32xf32>, tensor<64x32xf32>
-// CHECK-NEXT:      %token_embd.weight = tg.constant "token_embd.weight" : tensor<128x256xf32>
+// CHECK-NEXT:      %token_embd.weight = tg.constant "token_embd.weight" : tensor<128x256xf32, #tg.rows<f32>>
 // CHECK-NEXT:      %token_embd = tg.gather %token_embd.weight[%token]
 // CHECK-NEXT:      %blk.0.attn_norm.weight = tg.constant "blk.0.attn_norm.weight" : tensor<256xf32>
 // CHECK-NEXT:      %blk.0.attn_norm = tg.rms_norm %token_embd weight %blk.0.attn_norm.weight eps
-// CHECK-NEXT:      %blk.0.attn_q.weight = tg.constant "blk.0.attn_q.weight" : tensor<256x256xf32>
+// CHECK-NEXT:      %blk.0.attn_q.weight = tg.constant "blk.0.attn_q.weight" : tensor<256x256xf32, #tg.rows<f32>>
 // CHECK-NEXT:      %blk.0.attn_q = tg.matmul %blk.0.attn_norm, %blk.0.attn_q.weight
-// CHECK-NEXT:      %blk.0.attn_k.weight = tg.constant "blk.0.attn_k.weight" : tensor<128x256xf32>
+// CHECK-NEXT:      %blk.0.attn_k.weight = tg.constant "blk.0.attn_k.weight" : tensor<128x256xf32, #tg.rows<f32>>
 // CHECK-NEXT:      %blk.0.attn_k = tg.matmul %blk.0.attn_norm, %blk.0.attn_k.weight
-// CHECK-NEXT:      %blk.0.attn_v.weight = tg.constant "blk.0.attn_v.weight" : tensor<128x256xf32>
+// CHECK-NEXT:      %blk.0.attn_v.weight = tg.constant "blk.0.attn_v.weight" : tensor<128x256xf32, #tg.rows<f32>>
 // CHECK-NEXT:      %blk.0.attn_v = tg.matmul %blk.0.attn_norm, %blk.0.attn_v.weight
 // CHECK-NEXT:      %blk.0.attn_q.heads = tg.view %blk.0.attn_q from 0 : (tensor<1x256xf32>) -> tensor<4x64xf32>
 // CHECK-NEXT:      %blk.0.attn_q.rope = tg.rope %blk.0.attn_q.heads by %rope_cos, %rope_sin at %position heads 4 interleaved
@@ -39,7 +39,7 @@
 // CHECK-NEXT:      %blk.0.ffn_down = tg.matmul %blk.0.ffn_gated
 // CHECK-NEXT:      %blk.0.ffn_residual = tg.binary add %blk.0.attn_residual, %blk.0.ffn_down
 // CHECK:           %output_norm = tg.rms_norm %blk.1.ffn_residual
-// CHECK-NEXT:      %output.weight = tg.constant "output.weight" : tensor<128x256xf32>
+// CHECK-NEXT:      %output.weight = tg.constant "output.weight" : tensor<128x256xf32, #tg.rows<f32>>
 // CHECK-NEXT:      %output = tg.matmul %output_norm, %output.weight
 // CHECK-NEXT:      %id = tg.argmax %output
 // CHECK-NEXT:      tg.advance %id to %token, %position
