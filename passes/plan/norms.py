@@ -6,9 +6,9 @@ squares + eps) is by one number for a row, and a product of the row is linear in
 write its own columns undivided, with the sum of their squares, and whoever multiplies the row divides its result.
 Nobody then waits for a row. A rule of our own, beside the table: the launches stay what they are.
 
-Results divided later differ in their last bits. That seldom moves what is rounded to one int8 word; but the second word of
-two_pass_int8 is of the rest that the first leaves, 1/254 of the largest value or less, in which the last bits weigh as
-much more: a few in a thousand would be other ones.
+Results divided later differ in their last bits. That seldom moves what is rounded to one int8 word; but the second
+word of two_pass_int8 is of the rest that the first leaves, 1/254 of the largest value or less, in which the last bits
+weigh as much more: a few in a thousand would be other ones.
 """
 
 from __future__ import annotations

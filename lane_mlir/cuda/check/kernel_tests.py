@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from xdsl.ir import SSAValue
 
 from lane_mlir.cuda.check.finding import AGAIN, KERNEL_TESTS, Finding, Verdict, begins, case_of
 from lane_mlir.cuda.check.reporter import matches
 from lane_mlir.cuda.lowering import call_of, form_of, unit_source
 from lane_mlir.cuda.printer import Unit, Use, print_unit
+from lane_mlir.cuda.printer.constants import constants_of
 from lane_mlir.cuda.printer.kernel import Argument
 from lane_mlir.cuda.runtime.cuda_gpu import open_gpu
 from lane_mlir.cuda.runtime.errors import DriverError
@@ -30,14 +30,9 @@ from lane_mlir.cuda.runtime.faults import fault
 from lane_mlir.cuda.runtime.gpu import Gpu, Slab
 from lane_mlir.cuda.runtime.probe import SlowPredecessor
 from lane_mlir.cuda.runtime.program import BoundKernel, bind
-from lane_mlir.dialects.launch import BufferOp, LaunchOp, NormOp, ScheduleOp, Touch, buffer_of
+from lane_mlir.dialects.launch import BufferOp, LaunchOp, ScheduleOp, Touch, buffer_of
 
 REPEATS = 3
-
-CONSTANTS = frozenset(
-    "table pre_w w bias wg wu wd bg bu bd norm cos sin sinks dt al wb wa wr rb sb gn swg swu swd sgate".split()
-)
-"""Operands of launches that hold weights or tables, which a kernel may read before it has waited."""
 
 
 class TestMemory(Protocol):
@@ -137,23 +132,12 @@ class CardRunner:
 def _arrays(schedule: ScheduleOp, memory: TestMemory) -> Iterator[tuple[NDArray[Any], bool]]:
     """Every array, and whether kernels may touch it only after they have waited."""
     constants = {
-        buffer_of(value).holder(Touch.PLAIN)[0] for launch in schedule.launches() for value in _constants(launch)
+        buffer_of(value).holder(Touch.PLAIN)[0] for launch in schedule.launches() for value in constants_of(launch)
     }
     for buffer, array in memory.plain.items():
         yield array, buffer not in constants
     for array in (*memory.quantized.values(), *memory.scratch.values()):
         yield array, True
-
-
-def _constants(launch: LaunchOp) -> Iterator[SSAValue]:
-    for part in launch.parts():
-        names = CONSTANTS | {"b"} if isinstance(part, NormOp) else CONSTANTS
-        for name in names:
-            given: Any = getattr(part, name, None)
-            if isinstance(given, SSAValue):
-                yield given
-            elif given is not None:
-                yield from (value for value in given if isinstance(value, SSAValue))
 
 
 def _on_card(host: int, mirrors: Sequence[Mirror], base: int) -> int:

@@ -201,18 +201,18 @@ class SortedMixture:
         two = self.mixture.words == 2
         tile = tile_rows(rows, min(gemm_blk_rows(format, two) for format in expert.formats))
         x = f"GemvInput{{{printing.reads_quantized('x', launch.x)}, nullptr}}"
-        weights = f"{printing.weight('w_gate', expert.wg)}, {printing.weight('w_up', expert.wu)}, nullptr, nullptr"
+        weights = f"{printing.weight('w_gate', expert.wg)}, {printing.weight('w_up', expert.wu)}"
         hidden = f"QuantizedResult{{{self._quantized(printing, 'shared_hidden', rows, dff)}}}"
         types = (
             f"{type_of(gate)}, {type_of(up)}, {self._shape(d, tile, rows, glu=True)}, {constant(dff)}, Activation::SILU"
         )
         grid = (ceil_div(rows, tile), ceil_div(dff, GEMM_TILE_N // 2), 1)
-        call = f"gemm_glu<{types}>({x}, {weights}, nullptr, {hidden})"
+        call = f"gemm_glu<{types}>({x}, {weights}, Affine{{}}, Affine{{}}, nullptr, {hidden})"
         first = self._kernel("moe_shared_hidden", call, printing, grid, 2 * tile, self._bytes(tile, gate, up))
         hidden = f"GemvInput{{{self._quantized(printing, 'shared_hidden', rows, dff)}, nullptr}}"
         weight, result = printing.weight("w_down", expert.wd), printing.scratch("shared", "float", 4 * rows * d)
         shape = self._shape(dff, tile, rows, glu=False)
-        product = f"Product<{type_of(down)}, {d}>{{{weight}, nullptr, {result}, nullptr}}"
+        product = f"Product<{type_of(down)}, {d}>{{{weight}, {{}}, {result}, nullptr}}"
         call = f"gemm<{shape}>({hidden}, QuantizedResult{{}}, {product})"
         grid = (ceil_div(rows, tile), ceil_div(d, GEMM_TILE_N), 1)
         return [first, self._kernel("moe_shared", call, printing, grid, 2 * tile, self._bytes(tile, down))]

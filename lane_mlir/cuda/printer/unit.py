@@ -26,6 +26,7 @@ from lane_mlir.cuda.printer import (
     recurrent,
     rotations,
 )
+from lane_mlir.cuda.printer.constants import check_constants
 from lane_mlir.cuda.printer.kernel import Argument, Kernel, LaunchPrinter, Printers, Printing, refuse
 from lane_mlir.dialects.launch import LaunchOp, ScheduleOp, ViewOp, buffer_of
 from lane_mlir.dialects.tg import Numerics
@@ -81,8 +82,9 @@ def print_unit(schedule: ScheduleOp, chip: Chip | None = None) -> Unit:
     """
     Print the kernels of a planned schedule, for its own target's chip unless another is given.
 
-    Raises: LaneError if a launch has no kernel, naming it.
+    Raises: LaneError if a launch has no kernel, or a weight or table of it is what another writes, naming it.
     """
+    check_constants(schedule)
     target = schedule.target
     numerics = target.numerics.data if target is not None else Numerics.DEQUANT
     if chip is None:
