@@ -94,12 +94,13 @@ def test_precisions(models: Path):
     assert [list(made) for made in step.generate_ids_batch(prompts, 6)] == alone
 
 
-def test_many_on_tensor_cores(models: Path):
+@pytest.mark.parametrize(("numerics", "held"), [("int8", ("deferred_norm",)), ("two_pass_int8", ())])
+def test_many_on_tensor_cores(models: Path, numerics: str, held: tuple[str, ...]):
     """
     From 8 rows on, products have kernels that divide nothing, so norms divide: by another rule the same value, but not
-    the same bits. Held back, the logits of 16 are those of one.
+    the same bits. Where the rule is held or refused, the logits of 16 are those of one.
     """
-    step = load(models / "qwen3-Q8_0.gguf", context=CONTEXT, numerics="int8", held=("deferred_norm",))
+    step = load(models / "qwen3-Q8_0.gguf", context=CONTEXT, numerics=numerics, held=held)
     prompts, sampler = prompts_of(16), Recording()
     one_by_one = [logits_of([step.generate_ids(prompt, 4, sampler=sampler)], sampler, 3) for prompt in prompts]
     together = logits_of(step.generate_ids_batch(prompts, 4, sampler=sampler), sampler, 3)
