@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import gc
 import io
 import os
 import secrets
@@ -177,6 +178,10 @@ def run_tool(tool: str, body: Callable[[], int | None]) -> int:
     Example: `def main(argv=None): return run_tool("lane-run", lambda: generate(parse_arguments(argv)))`.
     """
     _open_closed_streams()
+    # IR lives until the command ends. By default all of it is searched for garbage after every 70,000 objects, which
+    # takes time as the square of the IR up to some 300,000; so it is after every 1.4 million.
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, 200)
     try:
         status = body() or 0
         sys.stdout.flush()

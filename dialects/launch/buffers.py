@@ -184,11 +184,11 @@ class BufferOp(IRDLOperation):
     def holder(self, form: Touch) -> tuple[BufferOp, int, int]:
         """The elements that the buffer is in a form: in the storage of which buffer, from which on and up to which."""
         held, start = self, 0
-        while held.of is not None and held.offset is not None:
-            if form is Touch.QUANT and not quantizes_in_place(held.offset.data):
+        while (of := held.of) is not None and (offset := held.offset) is not None:
+            if form is Touch.QUANT and not quantizes_in_place(offset.data):
                 break
-            start += held.offset.data
-            held = buffer_of(held.of)
+            start += offset.data
+            held = buffer_of(of)
         return held, start, start + self.length
 
     @property

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from xdsl.dialects.builtin import DictionaryAttr, MemRefType, ModuleOp
+from xdsl.dialects.builtin import DictionaryAttr, MemRefType, ModuleOp, f32, i32
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation
 from xdsl.utils.exceptions import VerifyException
-from xdsl.utils.hints import isa
 
 from lane_mlir.dialects.tg.attributes import ArgAttr, ArgumentKind, Numerics, Precision, TargetAttr
 from lane_mlir.dialects.tg.fused import used_before_defined
-from lane_mlir.dialects.tg.operation import Integers, LiftedOperation, State
+from lane_mlir.dialects.tg.operation import LiftedOperation
 
 ARGUMENT = "tg.arg"
 """The argument attribute that says what an argument of a step is."""
@@ -72,15 +72,18 @@ _EXPECTED_TYPES = {
 
 
 def _is_type_of(kind: ArgumentKind, type_: Attribute) -> bool:
-    if not isinstance(type_, MemRefType) or any(dimension < 1 for dimension in type_.get_shape()):
+    if not isinstance(type_, MemRefType):
+        return False
+    shape, element = type_.get_shape(), cast(MemRefType[Attribute], type_).element_type
+    if any(dimension < 1 for dimension in shape):
         return False
     match kind:
         case ArgumentKind.TOKEN:
-            return isa(type_, Integers) and type_.get_num_dims() == 1
+            return element == i32 and len(shape) == 1
         case ArgumentKind.POSITION:
-            return isa(type_, Integers) and type_.get_shape() == (1,)
+            return element == i32 and shape == (1,)
         case ArgumentKind.KV_CACHE | ArgumentKind.CONV_RING | ArgumentKind.DELTA_STATE:
-            return isa(type_, State) and type_.get_num_dims() == 2
+            return element == f32 and len(shape) == 2
 
 
 def verify_step(func: FuncOp) -> None:
