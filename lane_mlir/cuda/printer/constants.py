@@ -8,7 +8,7 @@ from typing import cast
 from xdsl.ir import SSAValue
 
 from lane_mlir.cuda.printer.kernel import refuse
-from lane_mlir.dialects.launch import LaunchOp, NormOp, ScheduleOp, holder
+from lane_mlir.dialects.launch import LaunchOp, NormOp, ScheduleOp, ViewOp, holder
 
 _OPERANDS = (
     *("w", "wg", "wu", "wd", "wr", "wa", "wb", "swg", "swu", "swd", "sgate", "norm", "pre_w", "gn"),
@@ -38,8 +38,10 @@ def _values(operand: object) -> Iterator[SSAValue]:
 
 def check_constants(schedule: ScheduleOp) -> None:
     """Raises LaneError for a launch that takes as a weight or a table what a launch of the schedule writes."""
-    writers = {holder(value): launch for launch in schedule.launches() for value in launch.writes()}
-    for launch in schedule.launches():
+    # A view runs nothing.
+    run = [launch for launch in schedule.launches() if not isinstance(launch, ViewOp)]
+    writers = {holder(value): launch for launch in run for value in launch.writes()}
+    for launch in run:
         for value in constants_of(launch):
             if (writer := writers.get(holder(value))) is not None:
                 name = f'"{holder(value).label.data}"'
