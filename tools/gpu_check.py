@@ -66,6 +66,8 @@ def tasks(arguments: Namespace) -> list[Task]:
     """
     if arguments.jobs < 1:
         raise UsageError(f"--jobs is {arguments.jobs}, expected at least 1")
+    if not arguments.budget > 0:
+        raise UsageError(f"--budget is {arguments.budget:g}, expected more than 0")
     if arguments.sanitize is not None:
         if arguments.fast or arguments.skip:
             raise UsageError(f"--sanitize and {'--fast' if arguments.fast else '--skip'} exclude each other")
@@ -80,6 +82,8 @@ def tasks(arguments: Namespace) -> list[Task]:
         found += [Task(KERNEL_TESTS, tests=arguments.tests, shard=f"{i}/{SHARDS}") for i in range(SHARDS)]
     if "models" not in arguments.skip:
         found += _tiny_models(arguments, numerics)
+    if not found:
+        raise UsageError("--skip leaves nothing to check")
     # A pattern that names tasks spares the others their start.
     named = [task for task in found if task.name in arguments.only]
     return named or [task for task in found if task.name.split()[0] in arguments.only] or found

@@ -144,6 +144,11 @@ class Buffers:
             self._quantized[holder] = QuantizedForm.over(memory, holder.length, self.numerics)
         return self._quantized[holder].part(start, stop)
 
+    def quantize_given(self, buffer: BufferOp, values: Array) -> None:
+        """Let a parameter have its values quantized too, if any launch takes it so."""
+        if (form := self._quantized.get(buffer)) is not None:
+            form.set(values)
+
     # Positions.
 
     def position(self, value: SSAValue | None, index: int = 0) -> Callable[[], int]:

@@ -226,6 +226,7 @@ def run_schedule(
             shapes = f"{dimensions(given.shape)}, expected {dimensions(op.shape.data)}"
             raise LaneError(f'argument "{op.label.data}" of @{name} is {shapes}')
         array[:] = given.reshape(-1)
+        program.buffers.quantize_given(op, array)
     program.run()
     for (_, array), given in zip(program.arguments, arguments, strict=True):
         given[...] = array.reshape(given.shape)

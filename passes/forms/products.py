@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import Operation, SSAValue
 
+from lane_mlir.cuda.kernels.gemv import unit_values
 from lane_mlir.dialects.launch.multiplying import PLAIN, Affine
 from lane_mlir.dialects.tg import (
     Activation,
@@ -29,8 +30,8 @@ from lane_mlir.passes.forms.scope import Scope
 class GemvForm:
     """
     A matrix product by a weight: its activation, the weight and how it is stored, its scale and bias, where it lands,
-    and its shape (k in, n out, m rows). `values` says that the weight is plain f32 values. `inside` are the values it
-    computes on the way, which nobody else may read.
+    and its shape (k in, n out, m rows). `values` says that the weight is read as plain f32 values. `inside` are the
+    values it computes on the way, which nobody else may read.
     """
 
     x: SSAValue
@@ -66,10 +67,10 @@ def gemv(op: Operation, scope: Scope | None = None) -> GemvForm | None:
         return None
     inside.extend(place.inside)
     (m, k), n = shape_of(product.x), shape_of(product.w)[0]
-    values = encoding_of(product.w) is None
-    return GemvForm(
-        scope.canonical(product.x), product.w, format_of_weight(product.w), values, affine, place, k, n, m, inside
-    )
+    # A kernel reads rows in whole units; f32 rows are plain values as they are.
+    format = format_of_weight(product.w)
+    values = encoding_of(product.w) is None or (format is Format.F32 and k % unit_values(format) != 0)
+    return GemvForm(scope.canonical(product.x), product.w, format, values, affine, place, k, n, m, inside)
 
 
 def _and_then(affine: Affine, op: BinaryOp) -> Affine | None:

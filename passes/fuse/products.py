@@ -57,7 +57,7 @@ class ActGate(FusionRule):
 
     def places(self, op: Operation) -> Iterator[Place]:
         assert isinstance(op, BinaryOp)
-        if op.operator.data is not BinaryOperator.MUL:
+        if op.operator.data is not BinaryOperator.MUL or op.single:
             return
         for operand in (op.a, op.b):
             source = self.graph.slot_of(operand)

@@ -7,7 +7,7 @@ from xdsl.ir import Operation
 from lane_mlir.cuda.kernels.gemv import GEMV_ROWS
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import LaunchOp
-from lane_mlir.passes.forms import NormForm, Scope, gather, leaves, norm
+from lane_mlir.passes.forms import NormForm, Scope, gather, gemv, leaves, norm
 from lane_mlir.passes.link.judge import Judge, Refusal
 
 
@@ -125,8 +125,8 @@ FOLDS = ("embed_norm", "gemv_norm_epilogue", "moe_deferred_finalize")
 
 def _has_epilogue(producer: Operation, rows: int) -> None:
     """Refuse a product whose kernel has no last block that could norm its rows."""
-    product = leaves(producer)[0]
-    if isinstance(product, tg.MatmulOp) and tg.encoding_of(product.w) is None:
+    product = gemv(producer)
+    if product is not None and product.values:
         raise Refusal("the kernel of a product by plain f32 values has no epilogue")
-    if not isinstance(product, tg.GatherOp) and rows > GEMV_ROWS:
+    if not isinstance(leaves(producer)[0], tg.GatherOp) and rows > GEMV_ROWS:
         raise Refusal(f"the product of {rows} rows runs in tiles, which have no epilogue (up to {GEMV_ROWS} rows do)")

@@ -231,6 +231,19 @@ def test_other_numerics_are_no_change(ctx: Context, parse: Parse, tmp_path: Path
         validate_pipeline(ctx, parse(STEP), [rewrite(to_int8), rewrite(scale_twice)], folder=tmp_path)
 
 
+def test_a_quantized_argument_has_its_words(ctx: Context, parse: Parse, tmp_path: Path):
+    text = """
+    builtin.module attributes {tg.target = #tg.target<h200, int8, cache = f32, state = f32>} {
+      func.func @f(%x: tensor<1x64xf32, #tg.quantized<int8>>) -> tensor<1x32xf32> {
+        %w = tg.constant "w" : tensor<32x64xf32, #tg.rows<q8_0>>
+        %y = tg.matmul %x, %w : (tensor<1x64xf32, #tg.quantized<int8>>, tensor<32x64xf32, #tg.rows<q8_0>>)
+          -> tensor<1x32xf32>
+        func.return %y : tensor<1x32xf32>
+      }
+    }"""
+    validate_pipeline(ctx, parse(text), [LinkPass(), PlanPass()], folder=tmp_path)
+
+
 @dataclass
 class Counting:
     """An executor that counts its runs."""

@@ -70,6 +70,13 @@ def test_a_pattern_spares_tests_under_a_sanitizer(sanitized: Path):
     ("options", "message", "status"),
     [
         (("--jobs", "0"), "--jobs is 0, expected at least 1", 2),
+        (("--budget", "nan"), "--budget is nan, expected more than 0", 2),
+        (("--budget", "-1"), "--budget is -1, expected more than 0", 2),
+        (
+            ("--skip", "repack", "--skip", "kernels", "--skip", "models", "--skip", "real"),
+            "--skip leaves nothing to check",
+            2,
+        ),
         (("--sanitize", "racecheck", "--fast"), "--sanitize and --fast exclude each other", 2),
         (("--sanitize", "racecheck", "--skip", "real"), "--sanitize and --skip exclude each other", 2),
         (("--sanitize", "racecheck", "--only", "conv"), "sanitized.txt is named like --only 'conv'", 1),

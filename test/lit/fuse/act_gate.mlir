@@ -86,4 +86,13 @@ func.func @by_a_view_of_itself(%g: !x) -> !x {
   func.return %y : !x
 }
 
+// One value for all is no tensor that an activation gates.
+// CHECK-LABEL: func.func @times_one_value(
+// CHECK-NOT:     tg.fused
+func.func @times_one_value(%g: !x, %s: tensor<1xf32>) -> !x {
+  %a = tg.unary silu %g : (!x) -> !x
+  %y = tg.binary mul %a, %s : (!x, tensor<1xf32>) -> !x
+  func.return %y : !x
+}
+
 // WHY-NOT: remark
