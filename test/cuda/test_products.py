@@ -479,10 +479,10 @@ def test_quantization_is_that_of_eval(emulator: Any, new_memory: Any, numerics: 
 @pytest.mark.parametrize(
     ("numerics", "m", "batch"),
     [
-        pytest.param(Numerics.INT8, 2, False, id="a matrix-vector kernel"),
-        pytest.param(Numerics.INT8, 8, True, id="few rows on tensor cores"),
-        pytest.param(Numerics.INT8, 20, False, id="tiles on tensor cores"),
-        pytest.param(Numerics.DEQUANT, 20, False, id="tiles in f32"),
+        pytest.param(Numerics.INT8, 2, False, id="matrix_vector"),
+        pytest.param(Numerics.INT8, 8, True, id="few_rows"),
+        pytest.param(Numerics.INT8, 20, False, id="tiles"),
+        pytest.param(Numerics.DEQUANT, 20, False, id="f32_tiles"),
     ],
 )
 def test_scales(emulator: Any, new_memory: Any, numerics: Numerics, m: int, batch: bool):
