@@ -37,7 +37,7 @@ class Affine:
 
 
 PLAIN = Affine()
-"""Nothing."""
+"""The sums as they are."""
 
 
 def expect_affine(op: LaunchOp, affine: Affine, n: int, of: str = "") -> None:

@@ -181,9 +181,7 @@ class GemmPartsOp(LaunchOp):
         return made
 
     def reads(self) -> Sequence[SSAValue]:
-        return present(
-            self.x, self.squares, *(v for p in self.each() for v in (p.w, p.affine.scale, p.affine.bias, p.y.param))
-        )
+        return present(self.x, self.squares, *(value for product in self.each() for value in product.reads()))
 
     def writes(self) -> Sequence[SSAValue]:
         return tuple(self.y)
@@ -228,8 +226,8 @@ class GemmPartsOp(LaunchOp):
         counts = (len(self.w), len(self.y), len(self.scale), len(self.bias), len(self.param))
         taken = (sum(p.scale for p in parts), sum(p.bias for p in parts), sum(p.dst.takes_param for p in parts))
         wanted = (len(parts), len(parts), *taken)
-        expected = ", ".join(map(str, wanted[:-1]))
         if not parts or counts != wanted:
+            expected = ", ".join(map(str, wanted[:-1]))
             raise self.refuse(
                 f"has {counts[0]} weights, {counts[1]} results, {counts[2]} scales, {counts[3]} biases and {counts[4]} "
                 f"row parameters, but its {len(parts)} products take {expected} and {wanted[-1]}"

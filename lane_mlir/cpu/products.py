@@ -74,12 +74,10 @@ def bind_product(
     direct = place is not None and place.dtype == np.float32 and place.flags.c_contiguous
     out = place if place is not None and direct else np.empty((m, n), np.float32)
     runs: list[Run] = [multiply(x, buffers.values(w).reshape(n, -1), out)]
-    finish: list[Run] = []
-    if affine.scale is not None:
-        finish.append(partial(np.multiply, out, buffers.values(affine.scale), out))
-    if affine.bias is not None:
-        finish.insert(0 if affine.scaled_bias else 1, partial(np.add, out, buffers.values(affine.bias), out))
-    runs += finish
+    then = [(np.multiply, affine.scale), (np.add, affine.bias)]
+    for function, operand in reversed(then) if affine.scaled_bias else then:
+        if operand is not None:
+            runs.append(partial(function, out, buffers.values(operand), out))
     if not direct:
         runs.append(partial(store, out))
     return in_order(*runs)

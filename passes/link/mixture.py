@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from xdsl.ir import Operation, SSAValue
 
-from lane_mlir.cuda.kernels.gemv import read_alike
 from lane_mlir.dialects import launch, tg
 from lane_mlir.dialects.launch import PLAIN, LaunchOp, Router, Target
 from lane_mlir.dialects.tg import Activation, ExpertActivation, Numerics
-from lane_mlir.formats import Format
 from lane_mlir.passes.forms import Scope, SharedExpertForm, is_quantization, mixture_rows, shared_expert
 from lane_mlir.passes.link.judge import Judge, Refusal
 from lane_mlir.passes.link.norms import check_numerics
-from lane_mlir.passes.link.products import check_activation
+from lane_mlir.passes.link.products import check_activation, check_units
 
 
 def link_moe(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:
@@ -41,7 +39,7 @@ def moe_launch(
         op.groups_used.value.data,
     )
     gate, up, down = op.gate, op.up, op.down
-    _check_units("its", tg.format_of_weight(gate), tg.format_of_weight(up))
+    check_units((tg.format_of_weight(gate), tg.format_of_weight(up)), "its gate and up weights")
     _check_quantized(judge, op)
     return launch.MoeOp(
         judge.buffer(x),
@@ -65,12 +63,6 @@ def moe_launch(
         shared=shared,
         batch=judge.is_batch(rows),
     )
-
-
-def _check_units(whose: str, gate: Format, up: Format) -> None:
-    """Refuse a gate and an up weight that lanes, which take rows of both, would read in different units."""
-    if not read_alike(gate, up):
-        raise Refusal(f"{whose} gate and up weights are read in different units: {gate}, {up}")
 
 
 def _check_quantized(judge: Judge, op: tg.MoeOp) -> None:
@@ -101,7 +93,7 @@ def _expert(judge: Judge, form: SharedExpertForm, scope: Scope) -> launch.Shared
     if pair.gate.x not in own or pair.up.x != pair.gate.x:
         raise Refusal("the shared expert is of another activation than the mixture")
     check_activation(judge, pair.gate.x, pair.gate.format, pair.up.format)
-    _check_units("the shared expert's", pair.gate.format, pair.up.format)
+    check_units((pair.gate.format, pair.up.format), "the shared expert's gate and up weights")
     if form.quantize is not None:
         check_numerics(judge, form.quantize)
         check_activation(judge, form.quantize.result, down.format)

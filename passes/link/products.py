@@ -78,11 +78,11 @@ def check_activation(judge: Judge, x: SSAValue, *formats: Format) -> None:
             raise Refusal(f"its activation is plain, and the kernel of a product by {weights} takes it quantized")
 
 
-def check_units(formats: Sequence[Format]) -> None:
+def check_units(formats: Sequence[Format], weights: str = "its weights are stored in formats that") -> None:
     """Refuse weights of one kernel that lanes would read in different units."""
     if not read_alike(*formats):
         stored = ", ".join(map(str, dict.fromkeys(formats)))
-        raise Refusal(f"its weights are stored in formats that are read in different units: {stored}")
+        raise Refusal(f"{weights} are read in different units: {stored}")
 
 
 def link_gemm_parts(judge: Judge, op: Operation, scope: Scope) -> LaunchOp:

@@ -30,7 +30,7 @@ from lane_mlir.cuda.runtime.faults import fault
 from lane_mlir.cuda.runtime.gpu import Gpu, Slab
 from lane_mlir.cuda.runtime.probe import SlowPredecessor
 from lane_mlir.cuda.runtime.program import BoundKernel, bind
-from lane_mlir.dialects.launch import BufferOp, LaunchOp, ScheduleOp, Touch, buffer_of
+from lane_mlir.dialects.launch import BufferOp, LaunchOp, ScheduleOp, holder
 
 REPEATS = 3
 
@@ -131,9 +131,7 @@ class CardRunner:
 
 def _arrays(schedule: ScheduleOp, memory: TestMemory) -> Iterator[tuple[NDArray[Any], bool]]:
     """Every array, and whether kernels may touch it only after they have waited."""
-    constants = {
-        buffer_of(value).holder(Touch.PLAIN)[0] for launch in schedule.launches() for value in constants_of(launch)
-    }
+    constants = {holder(value) for launch in schedule.launches() for value in constants_of(launch)}
     for buffer, array in memory.plain.items():
         yield array, buffer not in constants
     for array in (*memory.quantized.values(), *memory.scratch.values()):

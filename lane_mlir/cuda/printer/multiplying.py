@@ -90,7 +90,10 @@ class Multiplication:
 
 
 def product_of(printing: Printing, product: Product, suffix: str = "", y: str | None = None) -> str:
-    """A product with its buffers, `Product<Q8_0, 192, Dst{…}, float>{w, {bias}, y, row}`; `y`: where it lands then."""
+    """
+    A product with its buffers, `Product<Q8_0, 192, Dst{…}, float>{w, {bias}, y, row}`. `y`: where it lands instead of
+    where the launch says.
+    """
     weight, affine = printing.weight(f"w{suffix}", product.w), affine_of(printing, product.affine, suffix)
     if y is not None:
         return f"Product<{type_of(product.format)}, {product.n}>{{{weight}, {affine}, {y}, nullptr}}"
